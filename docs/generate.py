@@ -139,7 +139,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         list(variants(training.Schedule).values()),
     ),
     ("Low-rank adaptation", "The table `train.lora`.", [training.Lora]),
-    ("Decoding", "How a model's output is searched.", list(variants(decoding.AnySearch).values())),
+    ("Decoding", "How a model's output is searched.", list(variants(decoding.Search).values())),
     ("Length penalties", "The table `length` of a beam.", list(variants(decoding.LengthPenalty).values())),
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
     ("Translating", "What can be asked of a translation: keywords of `translate` in Python.", [TranslateOptions]),

@@ -25,8 +25,7 @@ from regard.blocks.settings import (
     Rotary,
     Sinusoidal,
 )
-from regard.decoding.decode import decode
-from regard.decoding.score import score
+from regard.decoding.decode import decode, score
 from regard.decoding.settings import Absolute, Beam, Ends, Power, Rules
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import Bpe

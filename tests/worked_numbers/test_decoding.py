@@ -10,9 +10,8 @@ import pytest
 import torch
 from decoding_cases import ENDS, START, inputs, translator
 
-from regard.decoding.decode import decode
+from regard.decoding.decode import decode, score
 from regard.decoding.rules import RuleBook, shaped
-from regard.decoding.score import score
 from regard.decoding.settings import Absolute, Beam, Job, Paper, Power, Rules, Sampling, ToSource
 
 

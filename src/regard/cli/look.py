@@ -127,13 +127,14 @@ def serve_command(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Serve models over HTTP: translation, predictions, embeddings, completions. Ctrl-C finishes requests and stops."""
     names, changes = terminal.split_words(words)
     if not names:
         raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")
-    settings: Serving = parse(Serving, terminal.given_settings(OPTIONS, given) | {"api_keys": api_key or ()} | changes)
+    settings: Serving = parse(Serving, given | {"api_keys": api_key or ()} | changes)
     terminal.require_server("serve")
     terminal.prepare_torch(settings.threads, names)
     from regard.serving.http import address_of, listen, make_server, run_server

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli import terminal
-from regard.decoding.settings import GenerateOptions
+from regard.decoding.settings import Filters, GenerateOptions, Penalties
 from regard.errors import DataError, InputError, SettingsError
 from regard.format import printable
 
@@ -24,8 +25,9 @@ CHUNK = 256
 """Inputs that are computed together."""
 Inputs = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts, or image files.")]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts.", show_default="lines of --input")]
-_SAMPLING = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition", "frequency", "presence", "ngram")
-CHAT_OPTIONS = {name: name for name in (*_SAMPLING, "stop", "seed", "draft")}
+CHAT_OPTIONS = {
+    name: name for name in ("tokens", *Filters.model_fields, *Penalties.model_fields, "stop", "seed", "draft")
+}
 OPTIONS = CHAT_OPTIONS | {name: name for name in ("n", "logprobs", "echo", "chat", "special", "slide", "rows")}
 Int8 = Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")]
 Int4 = Annotated[bool, typer.Option("--int4", help="Use 4-bit weights, on a CPU.")]
@@ -45,7 +47,8 @@ def predict_command(
     An input of two texts (a pair, a question and its context) has a tab between them. An input that cannot be read is a
     line with the error in its place, and the exit code is 1.
     """
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
     failed = 0
 
     def results() -> Iterator[Any]:
@@ -79,21 +82,17 @@ def fill_command(
     threads: terminal.Threads = None,
 ) -> None:
     """Show the most likely tokens for each mask token ([MASK]) of a text."""
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
 
-    def lines() -> Iterator[str]:
-        for chunk in terminal.input_chunks(inputs, source, CHUNK):
-            for text in chunk:
-                masks = loaded.fill(text, best)
-                if as_json:
-                    yield json.dumps(masks, ensure_ascii=False)
-                else:
-                    shown = (
-                        "  ".join(f"{token} {100 * share:.1f} %" for token, share in mask.items()) for mask in masks
-                    )
-                    yield " | ".join(shown)
+    def line(masks: list[dict[str, float]]) -> str:
+        if as_json:
+            return json.dumps(masks, ensure_ascii=False)
+        tables = ((f"{token} {100 * share:.1f} %" for token, share in mask.items()) for mask in masks)
+        return " | ".join(map("  ".join, tables))
 
-    terminal.write_lines(lines(), output)
+    texts = chain.from_iterable(terminal.input_chunks(inputs, source, CHUNK))
+    terminal.write_lines((line(loaded.fill(text, best)) for text in texts), output)
 
 
 def embed_command(  # noqa: PLR0913
@@ -112,10 +111,11 @@ def embed_command(  # noqa: PLR0913
     """Compute a vector for each text. The output is a NumPy file (.npy), or with --search the nearest lines."""
     import numpy as np
 
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
     chunks = terminal.input_chunks(inputs, source, CHUNK)
     if search is None:
-        vectors = np.concatenate([loaded.embed(chunk) for chunk in chunks])
+        vectors = np.concatenate([loaded.embed([]), *map(loaded.embed, chunks)])
         if as_json:
             terminal.write_lines((json.dumps([round(float(x), 6) for x in row]) for row in vectors), output)
         elif output is not None:
@@ -125,28 +125,28 @@ def embed_command(  # noqa: PLR0913
         else:
             np.save(sys.stdout.buffer, vectors)
         return
-    lines = [line for chunk in terminal.input_chunks(None, search, CHUNK) for line in chunk if line.strip()]
-    known = np.concatenate([loaded.embed(lines[start : start + CHUNK]) for start in range(0, len(lines), CHUNK)])
+    lines = {number: line for number, line in enumerate(terminal.text_lines(str(search)), 1) if line.strip()}
+    if not lines:
+        raise DataError(f"{search} has no lines with text; give a file with the lines to search")
+    numbers, texts = list(lines), list(lines.values())
+    known = np.concatenate([loaded.embed(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK)])
 
     def found() -> Iterator[str]:
         for chunk in chunks:
             for text, vector in zip(chunk, loaded.embed(chunk), strict=True):
                 cosines = known @ vector
-                nearest = np.argsort(-cosines, kind="stable")[:best]
+                near = [(numbers[i], float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:best]]
                 if as_json:
-                    near = [
-                        {"line": int(i) + 1, "cosine": round(float(cosines[i]), 6), "text": lines[i]} for i in nearest
-                    ]
-                    yield json.dumps({"text": text, "nearest": near}, ensure_ascii=False)
+                    tables = [{"line": line, "cosine": round(cosine, 6), "text": lines[line]} for line, cosine in near]
+                    yield json.dumps({"text": text, "nearest": tables}, ensure_ascii=False)
                 else:
                     yield text
-                    yield from (f"  {cosines[i]:.3f}  {lines[i]}" for i in nearest)
+                    yield from (f"  {cosine:.3f}  {lines[line]}" for line, cosine in near)
 
     terminal.write_lines(found(), output)
 
 
-def _load(model: str, device: str | None, threads: int | None, inputs: list[str] | None, source: Path | None) -> Loaded:
-    terminal.check_source(inputs, source, "inputs")
+def _load(model: str, device: str | None, threads: int | None) -> Loaded:
     terminal.prepare_torch(threads, [model])
     import regard
 
@@ -181,7 +181,6 @@ def _line(result: Any, as_json: bool) -> str:
 
 @terminal.settings_options(GenerateOptions, OPTIONS)
 def generate_command(  # noqa: PLR0913
-    context: typer.Context,
     model: terminal.ModelName,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Texts to continue.")] = None,
     source: terminal.InputFile = None,
@@ -191,20 +190,21 @@ def generate_command(  # noqa: PLR0913
     threads: terminal.Threads = None,
     int8: Int8 = False,
     int4: Int4 = False,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Continue a prompt with a language model, or each line of a file or of standard input.
 
     One text is printed as it is written. Texts for lines of input are printed on one line each. In --stop,
     \\n and \\t are a line end and a tab.
     """
-    terminal.check_source(prompts, source, "prompts")
-    changes = _given(context, OPTIONS, given)
+    terminal.check_files(prompts, source, output, "prompts")
+    changes = _unescaped(given)
     GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
-    loaded = load_generator(model, device, threads, int8, int4)
+    loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, changes)
     if prompts and len(prompts) == 1 and options.n == 1 and not as_json and output is None:
-        _show(loaded.stream(prompts[0], options))
+        _show(loaded.stream(prompts[0], options), [])
         return
     chunks = terminal.input_chunks(prompts, source, CHUNK)
     found = (text for chunk in chunks for row in loaded.generations(chunk, options) for text in row)
@@ -213,19 +213,19 @@ def generate_command(  # noqa: PLR0913
 
 @terminal.settings_options(GenerateOptions, CHAT_OPTIONS)
 def chat_command(
-    context: typer.Context,
     model: terminal.ModelName,
     system: Annotated[str | None, typer.Option(help="Instructions before the conversation.")] = None,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     int8: Int8 = False,
     int4: Int4 = False,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
-    changes = _given(context, CHAT_OPTIONS, given)
+    changes = _unescaped(given)
     GenerateOptions().changed(changes)
-    loaded = load_generator(model, device, threads, int8, int4)
+    loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, {**changes, "special": True})
     first = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
@@ -241,44 +241,26 @@ def chat_command(
                 del messages[:dropped]
             parts: list[str] = []
             try:
-                _show(_collected(loaded.stream(prompt, options), parts))
+                _show(loaded.stream(prompt, options), parts)
             except KeyboardInterrupt:  # ends the answer, not the conversation
                 terminal.say("")
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
 
 
-def load_generator(
-    model: str, device: str | None, threads: int | None = None, int8: bool = False, int4: bool = False
-) -> Generator:
-    terminal.prepare_torch(threads, [model])
-    import regard
-    from regard.use.generator import Generator
-
-    return terminal.required(regard.load(model, device=device, int8=int8, int4=int4), Generator, "decoder")
+def _unescaped(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings with line ends and tabs in `stop`."""
+    stops = [each.replace("\\n", "\n").replace("\\t", "\t") for each in given.get("stop", ())]
+    return given | ({"stop": stops} if stops else {})
 
 
-def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the user gave; others are the model's own."""
-    sources = {name: context.get_parameter_source(name) for name in given}
-    chosen = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    found = terminal.given_settings(paths, {name: given[name] for name in chosen})
-    if "stop" in found:
-        found["stop"] = [each.replace("\\n", "\n").replace("\\t", "\t") for each in found["stop"]]
-    return found
-
-
-def _show(parts: Iterator[str]) -> None:
+def _show(parts: Iterable[str], kept: list[str]) -> None:
+    """Prints the parts of a text as they come, and keeps them."""
     shown = sys.stdout.isatty()
     for part in parts:
+        kept.append(part)
         sys.stdout.write(printable(part) if shown else part)
         sys.stdout.flush()
     sys.stdout.write("\n")
-
-
-def _collected(parts: Iterator[str], into: list[str]) -> Iterator[str]:
-    for part in parts:
-        into.append(part)
-        yield part
 
 
 def _generated(text: Generation, as_json: bool, single: bool) -> str:

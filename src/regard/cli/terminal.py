@@ -5,6 +5,7 @@ Nothing here imports torch before a command needs it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from regard.data.readers import Line
-    from regard.use.model import Loaded
+    from regard.use.generator import Generator
     from regard.use.translator import Translator
 
 PIPED_WIDTH = 200
@@ -40,7 +41,6 @@ BOM = b"\xef\xbb\xbf"
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "list of str": list[str]}
 """Types of options by the names that `describe` uses for types of settings."""
 C = TypeVar("C", bound=Callable[..., None])
-L = TypeVar("L", bound="Loaded")
 
 MODEL_HELP = "A shipped model (de-en, en-de), a run directory, a Hugging Face directory or a GGUF file."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -66,11 +66,13 @@ def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str
 def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable[[C], C]:
     """Adds an option to a command for each setting: option names and paths of settings, such as `length.alpha`.
 
-    The help is the docstring of the setting. The command receives the options as keywords.
+    The help is the docstring of the setting. The command receives the settings that the user gave, by path, as `given`.
     """
 
     def add(command: C) -> C:
-        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **given
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without `given`
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        parameters = [context, *own]
         for name, path in paths.items():
             owner, texts, default = kind, [], None
             for part in path.split("."):
@@ -86,15 +88,18 @@ def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable
             parameters.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
             )
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        return command
+
+        @functools.wraps(command)
+        def run(context: typer.Context, **options: Any) -> None:
+            sources = {name: context.get_parameter_source(name) for name in paths}
+            chosen = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+            given = {paths[name]: options[name] for name in chosen}
+            command(**{parameter.name: options[parameter.name] for parameter in own}, given=given)
+
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return cast(C, run)
 
     return add
-
-
-def given_settings(paths: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, by path, for which the user gave an option."""
-    return {paths[name]: value for name, value in given.items() if value not in (None, [])}
 
 
 def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> None:
@@ -115,21 +120,25 @@ def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> Non
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
     prepare_torch(threads, [model])
     import regard
-    from regard.use.translator import Translator
-
-    return required(regard.load(model, device=device, int8=int8), Translator, "encoder-decoder")
-
-
-def required(loaded: Loaded, ability: type[L], kind: str) -> L:
-    """The loaded model, with fixed weights, if it has this ability; models of this kind have it."""
     from regard.models.cpu import fixed
 
-    if not isinstance(loaded, ability):
-        verb = {"encoder-decoder": "translate", "decoder": "generate"}[kind]
-        raise InputError(
-            f"model ({loaded.name}) is of kind {loaded.settings.kind} and cannot {verb}; give a model of kind {kind} "
-            "with a tokenizer.json"
-        )
+    loaded = regard.load(model, device=device, int8=int8)
+    if not isinstance(loaded, regard.Translator):
+        loaded.translate([])  # raises the error
+    assert isinstance(loaded, regard.Translator)
+    loaded.network = fixed(loaded.network)
+    return loaded
+
+
+def load_generator(model: str, device: str | None, threads: int | None, int8: bool, int4: bool) -> Generator:
+    prepare_torch(threads, [model])
+    import regard
+    from regard.models.cpu import fixed
+
+    loaded = regard.load(model, device=device, int8=int8, int4=int4)
+    if not isinstance(loaded, regard.Generator):
+        loaded.generate([])  # raises the error
+    assert isinstance(loaded, regard.Generator)
     loaded.network = fixed(loaded.network)
     return loaded
 
@@ -190,8 +199,10 @@ def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None
         yield lambda text: status.update(printable(text))
 
 
-def check_source(texts: Sequence[str] | None, source: Path | None, name: str) -> None:
-    """Raises an error if texts and a file are given, or a file that does not exist."""
+def check_files(texts: Sequence[str] | None, source: Path | None, output: Path | None, name: str) -> None:
+    """Raises an error if texts and a file are given, for a file that does not exist, or if there is no output."""
+    if output is None and sys.stdout is None:
+        raise InputError("standard output is closed; give a file: --output FILE")
     if texts and source is not None:
         raise SettingsError(f"give {name} or a file (--input {source}), not both")
     if source is not None and not source.exists():

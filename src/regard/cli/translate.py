@@ -14,7 +14,7 @@ import typer
 
 from regard.cli import terminal
 from regard.decoding.settings import AHEAD, TranslateOptions
-from regard.errors import DataError, InputError, SettingsError
+from regard.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look
@@ -47,21 +47,19 @@ def translate_command(  # noqa: PLR0913
     int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")] = False,
     ahead: Annotated[int, typer.Option(min=1, help="Most lines that are read at once.")] = AHEAD,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Translate texts, or the lines of a file or of standard input. The output has one line per input line."""
-    terminal.check_source(texts, source, "texts")
-    if output is None and sys.stdout is None:
-        raise InputError("standard output is closed; give a file: --output FILE")
-    changes = terminal.given_settings(OPTIONS, given) | {"details": as_json}
-    if any(path.startswith("sampling.") for path in changes):
-        changes["sampling.seed"] = seed
-    options = TranslateOptions().changed(changes)
+    terminal.check_files(texts, source, output, "texts")
+    if any(path.startswith("sampling.") for path in given):
+        given["sampling.seed"] = seed
+    options = TranslateOptions().changed(given | {"details": as_json})
     if threads is None and texts and sum(map(len, texts)) <= SHORT:
         threads = 1
     translator = terminal.load_translator(model, device, threads, int8)
     translator.check(options)  # raises errors in the options before anything is read
-    with terminal.progress("translating", quiet=sys.stdout.isatty()) as update:
+    with terminal.progress("translating", quiet=sys.stdout is not None and sys.stdout.isatty()) as update:
         chunks = terminal.input_chunks(texts, source, ahead)
         rows = (row for chunk in chunks for row in translator.translate(chunk, options))
         terminal.write_lines(_translated_lines(rows, options, as_json, not texts, update), output)

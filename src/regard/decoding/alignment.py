@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from regard.blocks.recording import Recorder, Recording, recorded_by
 from regard.decoding.decode import BATCH_TOKENS, pair_batches
-from regard.decoding.model import padded
+from regard.decoding.model import padded_pairs
 from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
@@ -105,16 +105,13 @@ def head_weights(
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Weights]:
     """`[layers, heads, target tokens, source tokens]` for each pair, from one pass over finished translations."""
-    if ends.start is None:
-        raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
     names = [f"decoder.{_checked_layer(model, layer)}.cross.weights" for layer in layers]
     results: list[Weights] = [np.zeros((0, 0, 0, 0), np.float32) for _ in inputs]
-    device = model.target.tokens.weight.device
     first = 1 if consumed else 0
     with torch.inference_mode():
         for batch in pair_batches(inputs, outputs, batch_tokens):
-            source_BS, source_layout = padded([inputs[index] for index in batch], device)
-            target_BT, target_layout = padded([[ends.start, *outputs[index]] for index in batch], device)
+            sources, targets = ([each[index] for index in batch] for each in (inputs, outputs))
+            source_BS, target_BT, source_layout, target_layout = padded_pairs(model, sources, targets, ends)
             recording = Recording(names, limit=None, copy=False)
             with recorded_by(Recorder(model, recording)):
                 model.states(target_BT, model.encode(source_BS, source_layout), source_layout, target_layout)

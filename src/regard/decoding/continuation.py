@@ -11,21 +11,22 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.blocks.cache import Cache
-from regard.decoding.model import Model, SearchModel, padded, wide
-from regard.decoding.rules import NEVER, by_history, draw, shaped
+from regard.decoding.model import Model, SearchModel, padded, smallest, wide
+from regard.decoding.rules import NEVER, by_history, draw, history, shaped
 from regard.decoding.settings import Ends, Greedy, Rules, Sampling, is_steady
 from regard.errors import InputError
 from regard.models.families import Decoder
 
 if TYPE_CHECKING:
     from regard.decoding.fast.slots import Slots
+    from regard.decoding.speculative import Drafter
 
 SHORTEST_PREFIX = 16
 """The fewest common tokens that are worth a cache of their own."""
@@ -157,9 +158,9 @@ class Reader:
 
     def seat(self, rows: Sequence[TextRow]) -> None:
         """Changes the rows: reads the prompts of new ones, all but the last token, and drops those that left."""
-        wanted, held = {id(row) for row in rows}, {id(row) for row in self.rows}
-        places = [place for place, row in enumerate(self.rows) if id(row) in wanted]
-        stay, fresh = [self.rows[place] for place in places], [row for row in rows if id(row) not in held]
+        wanted, held = {*rows}, {*self.rows}
+        places = [place for place, row in enumerate(self.rows) if row in wanted]
+        stay, fresh = [self.rows[place] for place in places], [row for row in rows if row not in held]
         if len(stay) < len(self.rows):
             self.counts, self.starts = ([each[place] for place in places] for each in (self.counts, self.starts))
             if stay and self.cache is not None:
@@ -261,14 +262,6 @@ class SourceReader(Reader):
         return self.scores_NV[:, None]
 
 
-class Drafter(Protocol):
-    """Guesses the next tokens of rows; see `regard.decoding.speculative`."""
-
-    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]] | None]:
-        """At most so many tokens for each row, and the probabilities `[V]` they were drawn from; None: certain."""
-        ...
-
-
 class Continuation:
     """A running batch: `add` prompts, then `step` until no rows are left."""
 
@@ -287,8 +280,7 @@ class Continuation:
         model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
         self.reader = SourceReader(model) if model.reads_source else Reader(model, prefixes)
         self.drafter = drafter
-        limits = [each for each in (limit, self.reader.model.longest) if each is not None]
-        self.limit = min(limits, default=None)
+        self.limit = smallest(limit, self.reader.model.longest)
         self.rows: list[TextRow] = []
         self.slots: Slots | None = None
         if drafter is None and (model.paths.slots if slots is None else slots):
@@ -364,7 +356,10 @@ class Continuation:
         guesses: list[list[int]] = [[] for _ in rows]
         chances = None
         if self.drafter is not None:
-            room = [row.left - 1 if self.limit is None else self._room(row) for row in rows]
+            room = [row.left - 1 for row in rows]
+            if self.limit is not None:
+                spans = [len(row.tokens) - row.start for row in rows]
+                room = [max(min(each, self.limit - span), 0) for each, span in zip(room, spans, strict=True)]
             guesses, chances = self.drafter.guess(rows, room)
         logits_NTV = self.reader.read(guesses)
         active = list(range(len(rows)))
@@ -423,14 +418,8 @@ class Continuation:
                         chosen[place] = int(draw(rest_V[None], again_1)[0])
         possible = (scores_NV[range(len(rows)), chosen] > NEVER).tolist()
         tokens = [token if can else -1 for token, can in zip(chosen, possible, strict=True)]
-        forced = ((place, row.forced) for place, row in enumerate(rows) if not row.steady)
-        for place, token in forced:
-            tokens[place] = tokens[place] if token is None else token
-        return tokens
-
-    def _room(self, row: TextRow) -> int:
-        assert self.limit is not None
-        return max(min(row.left - 1, self.limit - len(row.tokens) + row.start), 0)
+        forced = [None if row.steady else row.forced for row in rows]
+        return [token if each is None else each for token, each in zip(tokens, forced, strict=True)]
 
     def _append(self, row: TextRow, token: int, chance: float) -> None:
         row.tokens.append(token)
@@ -460,20 +449,16 @@ def report(scores_NV: Tensor, tokens: list[int], rows: Sequence[TextRow]) -> lis
 
 def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
     """Scores after the rules, the temperature and the filters of each row; `more` are guesses after a row's tokens."""
-    if all(row.kind == rows[0].kind for row in rows):
-        return _filtered(scores_NV, rows, more)
+    kinds, search = {row.kind for row in rows}, rows[0].prompt.search
+    if len(kinds) == 1:
+        scores_NV = ruled(scores_NV, rows, more)
+        return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
     out_NV = torch.empty_like(scores_NV)
-    for kind in {row.kind for row in rows}:
+    for kind in kinds:
         index = [place for place, row in enumerate(rows) if row.kind == kind]
         some = None if more is None else [more[place] for place in index]
-        out_NV[index] = _filtered(scores_NV[index], [rows[place] for place in index], some)
+        out_NV[index] = filtered(scores_NV[index], [rows[place] for place in index], some)
     return out_NV
-
-
-def _filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None) -> Tensor:
-    search = rows[0].prompt.search
-    scores_NV = ruled(scores_NV, rows, more)
-    return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
 
 
 def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
@@ -482,8 +467,8 @@ def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[in
         return scores_NV
     rules, after = rows[0].prompt.rules, [()] * len(rows) if more is None else more
     if rules.looks_back:
-        history_NT = _aligned([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
-        written_NT = _aligned([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        history_NT = history([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        written_NT = history([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
         scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
     excluded = [
         (place, token)
@@ -500,9 +485,3 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Number of first tokens that are equal."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _aligned(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """`[N, T]`, aligned at the end, with −1 for missing tokens."""
-    time = max(map(len, rows))
-    return torch.tensor([[*[-1] * (time - len(row)), *row] for row in rows], dtype=torch.long, device=device)

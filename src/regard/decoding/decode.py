@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from regard.decoding import beam, constrained
 from regard.decoding.continuation import Continuation, Prompt
 from regard.decoding.fast import select
-from regard.decoding.model import Model, SearchModel
+from regard.decoding.model import Model, SearchModel, padded_pairs, wide
 from regard.decoding.settings import (
     Beam,
     Ends,
@@ -25,6 +26,7 @@ from regard.decoding.settings import (
     hypothesis,
 )
 from regard.errors import InputError
+from regard.models.families import EncoderDecoder
 
 BATCH_TOKENS = 8192
 """Tokens of a batch, with padding, each counted once for every beam."""
@@ -183,3 +185,48 @@ def stream(
     while batch.rows:
         for _, written in batch.step():
             yield from ((each.token, each.chance) for each in written if each.token != ends.end)
+
+
+def score(
+    model: EncoderDecoder,
+    inputs: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    ends: Ends,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[list[float]]:
+    """Log-probability of each token of each target and of the end, by teacher forcing, without rules.
+
+    Their sum is the log-probability of the target. Without `Ends.end`, targets have no end.
+    """
+    tail = [] if ends.end is None else [ends.end]
+    results: list[list[float]] = [[] for _ in inputs]
+    for batch in pair_batches(inputs, targets, batch_tokens):
+        wanted = [[*targets[index], *tail] for index in batch]
+        chances_BTV = _log_chances(model, [inputs[index] for index in batch], wanted, ends)
+        for index, target, chances_TV in zip(batch, wanted, chances_BTV, strict=True):
+            token_T1 = torch.tensor(target, dtype=torch.long, device=chances_TV.device)[:, None]
+            results[index] = chances_TV[: len(target)].gather(1, token_T1)[:, 0].tolist()
+    return results
+
+
+def alternatives(
+    model: EncoderDecoder, tokens: Sequence[int], prefix: Sequence[int], ends: Ends, count: int = 5
+) -> list[tuple[int, float]]:
+    """The most likely next tokens after an input and a written prefix, with their log-probabilities."""
+    # The token to predict is not read, so any will do.
+    chances_V = _log_chances(model, [tokens], [[*prefix, 0]], ends)[0, len(prefix)]
+    best = chances_V.topk(min(count, len(chances_V)))
+    return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+@torch.inference_mode()
+def _log_chances(
+    model: EncoderDecoder, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ends: Ends
+) -> Tensor:
+    """`[B, T, V]`: log-probabilities of the tokens of targets."""
+    if not all(map(len, sources)):
+        raise InputError("an input is empty; give at least one token")
+    if model.training:
+        raise InputError("a model in training mode would score with dropout; call model.eval() first")
+    read = padded_pairs(model, sources, [target[:-1] for target in targets], ends)
+    return wide(model(*read)).log_softmax(-1)

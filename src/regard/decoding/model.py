@@ -6,7 +6,7 @@ B: inputs, K: beams of each (1 without a beam search), N = B × K rows, V: vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ SPARE = 4
 
 CHECK_EVERY = 8
 """Steps between two checks of what has finished on a GPU: each check waits for the device."""
+
+
+NO_START = "an encoder-decoder needs Ends.start, the token before the first written one; give it"
 
 
 class Inputs(NamedTuple):
@@ -57,9 +60,21 @@ def padded(
     return tokens, Padded.of(torch.tensor(lengths, device=device), time)
 
 
-def checks(device: torch.device, step: int) -> bool:
-    """Whether to check at this step what has finished."""
-    return device.type == "cpu" or step % CHECK_EVERY == 0
+def padded_pairs(
+    model: EncoderDecoder, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ends: Ends
+) -> tuple[Tensor, Tensor, Padded, Padded]:
+    """The arguments of a model that reads finished pairs: each target follows the start token."""
+    if ends.start is None:
+        raise InputError(NO_START)
+    device = model.target.tokens.weight.device
+    source_BS, source_layout = padded(sources, device)
+    target_BT, target_layout = padded([[ends.start, *target] for target in targets], device)
+    return source_BS, target_BT, source_layout, target_layout
+
+
+def smallest(*limits: Any) -> int | None:
+    """The smallest of the limits that are positive numbers."""
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 def up_to(number: int, multiple: int) -> int:
@@ -78,7 +93,7 @@ class SearchModel:
         self.reads_source = isinstance(model, EncoderDecoder)
         """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
         if self.reads_source and ends.start is None:
-            raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
+            raise InputError(NO_START)
         self.original = model
         self.start, self.paths = ends.start, select(model) if paths is None else paths
         self.model = current_packed(model) if self.paths.packed else model

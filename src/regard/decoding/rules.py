@@ -126,6 +126,12 @@ def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules:
     return scores_NV
 
 
+def history(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """`[N, T]`: tokens aligned at their end, with −1 for missing ones."""
+    time = max(map(len, rows))
+    return torch.tensor([[*[-1] * (time - len(row)), *row] for row in rows], dtype=torch.long, device=device)
+
+
 class RuleBook:
     """Applies `Rules` and the wishes of a batch to its scores."""
 
@@ -135,9 +141,7 @@ class RuleBook:
         before: list[Sequence[int]] = [job.tokens for job in jobs]
         if model.reads_source:
             before = [[] if ends.start is None else [ends.start]] * len(jobs)
-        time = max(map(len, before))
-        aligned = [[-1] * (time - len(row)) + list(row) for row in before]
-        self.before_BT = torch.tensor(aligned, dtype=torch.long, device=device)
+        self.before_BT = history(before, device)
         self.longest_B = torch.tensor([job.longest for job in jobs], device=device)
         prefix = max(len(job.wish.prefix) for job in jobs)
         forced = [[*job.wish.prefix, *[-1] * (prefix - len(job.wish.prefix))] for job in jobs]
@@ -162,7 +166,10 @@ class RuleBook:
         """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
         rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
         if self.looks_back:
-            scores_NV = self._by_history(scores_NV, written_NT, rows)
+            history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
+            scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
+            if self.words_BML is not None:
+                scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         if self.end is not None and step < rules.shortest:
             scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
         if rules.renormalize and not self.steady:
@@ -173,13 +180,6 @@ class RuleBook:
         token_N1 = forced_B.repeat_interleave(rows)[:, None]
         forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N1.clamp(min=0), 0.0)
         return torch.where(token_N1 >= 0, forced_NV, scores_NV)
-
-    def _by_history(self, scores_NV: Tensor, written_NT: Tensor, rows: int) -> Tensor:
-        history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
-        scores_NV = by_history(scores_NV, history_NT, written_NT, self.rules)
-        if self.words_BML is not None:
-            scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
-        return scores_NV
 
     def forced(self, step: int) -> Tensor | None:
         """`[B]`: the token that each input must write at a step, −1 for any; None if all are free."""

@@ -52,18 +52,25 @@ class Greedy(Settings):
     kind: Literal["greedy"] = "greedy"
 
 
-class Sampling(Settings):
+class Filters(Settings):
+    """Which tokens a sample is drawn from."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """Divides the logits; 0 takes the most likely token each time (greedy)."""
+    top_k: Positive | None = None
+    """Sample among this many most likely tokens; none: all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample among the most likely tokens that together have this probability (Holtzman et al. 2020)."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Sample among tokens with at least this share of the highest probability (Nguyen et al. 2024)."""
+
+
+class Sampling(Filters):
     """Draws a random token at each step. Temperature, top-k, top-p and min-p apply in this order."""
 
     kind: Literal["sampling"] = "sampling"
     temperature: float = Field(default=1.0, gt=0)
     """Divides the logits: towards 0 the result is greedy, above 1 it is more random."""
-    top_k: Positive | None = None
-    """Keep only this many most likely tokens; none: all."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Keep only the most likely tokens that together have this probability (Holtzman et al. 2020)."""
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    """Keep only tokens with at least this share of the highest probability (Nguyen et al. 2024)."""
     seed: int = Field(default=0, ge=0)
     """Each input has its own random stream, made from this seed and its index among the inputs."""
 
@@ -93,8 +100,6 @@ class Beam(Settings):
 
 
 Search: TypeAlias = Greedy | Sampling | Beam
-AnySearch: TypeAlias = Annotated[Search, Field(discriminator="kind")]
-"""A search as `parse` reads it from a table, by its `kind`."""
 
 
 class Absolute(Settings):
@@ -121,11 +126,8 @@ class ToSource(Settings):
         return int(self.ratio * read) + self.extra
 
 
-class Rules(Settings):
-    """Rules for all written sequences. They apply in the order of the fields, as in transformers.
-
-    They change log-probabilities in a beam search and logits otherwise.
-    """
+class Penalties(Settings):
+    """Penalties of tokens that were written before."""
 
     repetition: float = Field(default=1.0, gt=0)
     """Divides the positive and multiplies the negative score of each token that was written before, or that a prompt
@@ -136,6 +138,14 @@ class Rules(Settings):
     """Subtracted from the score of every token that was written at least once (as OpenAI does); 0: none."""
     ngram: int = Field(default=0, ge=0)
     """No sequence of this many tokens occurs twice, start token and prompt included; 0: no limit."""
+
+
+class Rules(Penalties):
+    """Rules for all written sequences. They apply in the order of the fields, as in transformers.
+
+    They change log-probabilities in a beam search and logits otherwise.
+    """
+
     must_not: tuple[Word, ...] = Field(default=(), strict=False)
     """Sequences of tokens that never occur."""
     shortest: int = Field(default=0, ge=0)
@@ -159,7 +169,6 @@ class Rules(Settings):
 
 AHEAD = 1_000
 """Number of lines that are read before the first of them is written."""
-_BEAM = Beam()
 _CONSTRAINED_BEAM = 5
 """Smallest beam of a search with words that must occur."""
 _Strings: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
@@ -225,31 +234,15 @@ class TranslateOptions(Settings):
         if self.beam == 1 and not must:
             return Greedy()
         size, coverage = (max(self.beam, _CONSTRAINED_BEAM), 0.0) if must else (self.beam, self.coverage)
-        fields = {"size": size, "nbest": nbest, "length": self.length, "coverage": coverage, "stop": self.stop}
-        return _BEAM.model_copy(update=fields)  # the values are valid already
+        # The values are valid already.
+        return Beam.model_construct(size=size, nbest=nbest, length=self.length, coverage=coverage, stop=self.stop)
 
 
-class GenerateOptions(Settings):
+class GenerateOptions(Penalties, Filters):
     """How to continue a prompt, and what to return."""
 
     tokens: Positive = 256
     """Most tokens to write."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Divides the logits; 0 takes the most likely token each time (greedy)."""
-    top_k: Positive | None = None
-    """Sample among this many most likely tokens; none: all."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample among the most likely tokens that together have this probability (Holtzman et al. 2020)."""
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    """Sample among tokens with at least this share of the highest probability (Nguyen et al. 2024)."""
-    repetition: float = Field(default=1.0, gt=0)
-    """Penalty of tokens of the prompt and of the text so far, by division (Keskar et al. 2019); 1: none."""
-    frequency: float = 0.0
-    """Subtracted from a token's logit for each time that it was written (as OpenAI does); 0: none."""
-    presence: float = 0.0
-    """Subtracted from the logit of each token that was written (as OpenAI does); 0: none."""
-    ngram: int = Field(default=0, ge=0)
-    """No sequence of this many tokens occurs twice; 0: no limit."""
     stop: _Strings = ()
     """The text ends before the first of these strings."""
     n: Positive = 1
@@ -284,13 +277,12 @@ class GenerateOptions(Settings):
         """The choice of each token."""
         if self.temperature == 0:
             return Greedy()
-        names = ("temperature", "top_k", "top_p", "min_p", "seed")
+        names = (*Filters.model_fields, "seed")
         return Sampling.model_construct(**{name: getattr(self, name) for name in names})  # they are valid already
 
     def rules(self) -> Rules:
         """The rules for each token."""
-        names = ("repetition", "frequency", "presence", "ngram")
-        return Rules.model_construct(**{name: getattr(self, name) for name in names})
+        return Rules.model_construct(**{name: getattr(self, name) for name in Penalties.model_fields})
 
 
 class GenerateKeywords(TypedDict, total=False):

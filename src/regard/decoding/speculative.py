@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from regard.decoding.continuation import Drafter, Prefixes, Reader, TextRow, filtered
-from regard.decoding.model import SearchModel
+from regard.decoding.continuation import Prefixes, Reader, TextRow, filtered
+from regard.decoding.model import SearchModel, smallest
 from regard.decoding.rules import draw
 from regard.decoding.settings import Ends, Greedy
 from regard.models.families import Decoder
@@ -24,10 +25,11 @@ LONGEST_MATCH = 4
 """Tokens of the end of a text that are looked up; fewer if they do not occur before."""
 
 
-class LookupDrafter(Drafter):
+class LookupDrafter:
     """Copies what followed the last occurrence of the last tokens (prompt look-up)."""
 
     def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], None]:
+        """At most so many tokens for each row, and the probabilities they were drawn from; None: they are certain."""
         return [_copied(row.tokens)[: max(room, 0)] for row, room in zip(rows, most, strict=True)], None
 
 
@@ -41,36 +43,34 @@ def _copied(tokens: Sequence[int]) -> list[int]:
     return []
 
 
-class ModelDrafter(Drafter):
+class ModelDrafter:
     """A smaller model with the same vocabulary writes the guesses, with the same rules and filters."""
 
     def __init__(self, model: Decoder, limit: int | None = None) -> None:
-        self.reader, self.limit = Reader(SearchModel(model, Ends()), Prefixes()), limit
+        self.reader = Reader(SearchModel(model, Ends()), Prefixes())
+        self.limit = smallest(limit, self.reader.model.longest)
 
     def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]]]:
-        guesses: list[list[int]] = [[] for _ in rows]
-        chances: list[list[Tensor]] = [[] for _ in rows]
-        limits = [each for each in (self.limit, self.reader.model.longest) if each is not None]
-        room = [
-            min(GUESSES, left, *(limit - len(row.tokens) + row.start for limit in limits))
-            for row, left in zip(rows, most, strict=True)
-        ]
-        if min(room) < 0:  # a context that is longer than that of this model
-            return guesses, chances
-        self.reader.seat(rows)
-        place = {id(row): number for number, row in enumerate(rows)}
-        order = [place[id(row)] for row in self.reader.rows]
-        for step in range(max(room)):
-            ahead = [guesses[number] for number in order]
-            scores_NV = filtered(self.reader.read(ahead, last=True)[:, 0], self.reader.rows, ahead)
-            shares_NV = scores_NV.double().softmax(-1)
-            uniform_N = torch.tensor([row.random.random() for row in self.reader.rows], dtype=torch.float64)
-            drawn_N = draw(scores_NV, uniform_N.to(scores_NV.device)).tolist()
-            best_N = scores_NV.argmax(-1).tolist()
-            for number, row, drawn, best, shares_V in zip(
-                order, self.reader.rows, drawn_N, best_N, shares_NV, strict=True
-            ):
-                if step < room[number]:
-                    guesses[number].append(best if isinstance(row.prompt.search, Greedy) else drawn)
-                    chances[number].append(shares_V)
-        return guesses, chances
+        guesses: dict[TextRow, list[int]] = {row: [] for row in rows}
+        chances: dict[TextRow, list[Tensor]] = {row: [] for row in rows}
+        room = {row: min(GUESSES, left) for row, left in zip(rows, most, strict=True)}
+        if self.limit is not None:
+            room = {row: min(left, self.limit - len(row.tokens) + row.start) for row, left in room.items()}
+        if min(room.values()) >= 0:  # otherwise a context is longer than that of this model
+            self.reader.seat(rows)
+            for step in range(max(room.values())):
+                mine = self.reader.rows
+                ahead = [guesses[row] for row in mine]
+                scores_NV = filtered(self.reader.read(ahead, last=True)[:, 0], mine, ahead)
+                uniform_N = torch.tensor([row.random.random() for row in mine], dtype=torch.float64)
+                drawn_N = draw(scores_NV, uniform_N.to(scores_NV.device)).tolist()
+                columns = (drawn_N, scores_NV.argmax(-1).tolist(), scores_NV.double().softmax(-1))
+                for row, drawn, best, shares_V in zip(mine, *columns, strict=True):
+                    if step < room[row]:
+                        guesses[row].append(best if isinstance(row.prompt.search, Greedy) else drawn)
+                        chances[row].append(shares_V)
+        return list(guesses.values()), list(chances.values())
+
+
+Drafter: TypeAlias = LookupDrafter | ModelDrafter
+"""Guesses the next tokens of rows."""

@@ -20,7 +20,7 @@ from regard.errors import InputError
 from regard.look.views.view import Text
 from regard.models.cpu import fixed
 from regard.serving import http
-from regard.serving.prediction import ModelRequest, as_list, known_input
+from regard.serving.prediction import ModelRequest, as_list, known_input, named
 from regard.serving.queue import StreamJob, Writer
 from regard.serving.service import Metrics, Service, described
 from regard.serving.settings import Serving
@@ -124,12 +124,10 @@ class WritingRequest(ModelRequest):
             "presence": self.presence_penalty,
             "stop": tuple(self.stop),
             "seed": secrets.randbelow(SEEDS) if self.seed is None else self.seed % SEEDS,
+            "temperature": self.temperature,
+            "top_p": None if self.top_p is None else max(self.top_p, LEAST_SHARE),
         }
-        if self.temperature is not None:
-            found["temperature"] = self.temperature
-        if self.top_p is not None:
-            found["top_p"] = max(self.top_p, LEAST_SHARE)
-        return found
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class CompletionRequest(WritingRequest):
@@ -332,13 +330,6 @@ class CompletionService(Service):
         kinds = {name: "completions" if model.template is None else "chat" for name, model in self.models.items()}
         return "; ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
-    def _model(self, name: str) -> str:
-        if name and name not in self.models:
-            known = ", ".join(self.models)
-            message = f"no model with this name writes texts; choose one of {known}"
-            raise http.FieldError(404, message, "model", "model_not_found")
-        return name or self.names[0]
-
     def _texts(self, asked: AnyRequest, name: str) -> list[TextStream]:
         """The texts of a request, before their first token."""
         model, settings = self.models[name], self.common.settings
@@ -351,7 +342,7 @@ class CompletionService(Service):
         if count > settings.texts:
             rule = f"{count:,} texts ({len(prompts):,} prompts, n = {options.n:,}), at most {settings.texts:,}"
             raise http.FieldError(400, f"Invalid request: {rule} are allowed; lower n", "n")
-        self.common.check_length(len(prompts), sum(map(len, prompts)))
+        self.common.check_length(prompts)
         texts = [
             TextStream(model, prompt, options, sample, keep=count == 1 and options.special)
             for prompt in prompts
@@ -366,24 +357,23 @@ class CompletionService(Service):
         return texts
 
     async def _respond(self, asked: AnyRequest, request: Request) -> Response:
-        name = self._model(asked.model)
+        name = named(asked.model, self.names, "write texts")
         texts = await asyncio.to_thread(self._texts, asked, name)
         sizes = [len(text.prompt.tokens) + min(text.prompt.longest, EXPECTED) for text in texts]
         pieces = self.common.stream(texts, sizes, asked, request, self.writers[name])
         answer = Reply(asked, name, self.models[name], texts)
         self.common.metrics.read.inc(answer.read)
         if not asked.stream:
-            found = await http.while_connected(asyncio.ensure_future(_collected(pieces, len(texts))), request)
-            return JSONResponse(answer.whole(found))
+            await http.while_connected(asyncio.ensure_future(_all_received(pieces)), request)
+            return JSONResponse(answer.whole())
         # The first piece decides the status. It also starts the generator, whose end frees the rows.
         first = await http.while_connected(asyncio.ensure_future(anext(pieces)), request)
         if isinstance(first[1], Exception):
             raise first[1]
 
         async def events() -> AsyncIterator[str]:
-            for index in range(len(texts)):
-                for event in answer.opening(index):
-                    yield _event(event)
+            for index in range(len(texts) if answer.chat else 0):
+                yield _event(answer.opening(index))
             yield _event(answer.chunk(*first))
             async for index, piece in pieces:
                 if isinstance(piece, Exception):
@@ -435,20 +425,18 @@ class Reply:
         found = {**self._head, "choices": choices}
         return {**found, "usage": usage} if self.usage_asked or not self.asked.stream else found
 
-    def whole(self, found: Sequence[Sequence[TextPiece]]) -> dict[str, Any]:
-        """The answer that is sent at once, from the pieces of each text."""
+    def whole(self) -> dict[str, Any]:
+        """The answer that is sent at once, after all texts have ended."""
         choices = []
-        for index, pieces in enumerate(found):
-            text = "".join(piece.text for piece in pieces)
-            message = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            tokens = [token for piece in pieces for token in piece.tokens]
-            choices.append(self._choice(index, message if self.chat else {"text": text}, tokens, pieces[-1].finish))
+        for index, text in enumerate(self.texts):
+            message = {"message": {"role": "assistant", "content": text.text, "refusal": None}}
+            content = message if self.chat else {"text": text.text}
+            choices.append(self._choice(index, content, _asked(text), text.finish))
         return self.body(choices, self.usage)
 
-    def opening(self, index: int) -> list[dict[str, Any]]:
-        """The first event of a text in a stream: that of a chat names the role."""
-        delta = {"delta": {"role": "assistant", "content": ""}}
-        return [self.body([self._choice(index, delta, (), None)], None)] if self.chat else []
+    def opening(self, index: int) -> dict[str, Any]:
+        """The first event of a text in the stream of a chat, which names the role."""
+        return self.body([self._choice(index, {"delta": {"role": "assistant", "content": ""}}, (), None)], None)
 
     def chunk(self, index: int, piece: TextPiece) -> dict[str, Any]:
         """An event of a stream."""
@@ -462,13 +450,10 @@ class Reply:
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
-async def _collected(pieces: AsyncIterator[tuple[int, Any]], count: int) -> list[list[TextPiece]]:
-    found: list[list[TextPiece]] = [[] for _ in range(count)]
-    async for index, piece in pieces:
+async def _all_received(pieces: AsyncIterator[tuple[int, Any]]) -> None:
+    async for _, piece in pieces:
         if isinstance(piece, Exception):
             raise piece
-        found[index].append(piece)
-    return found
 
 
 def _event(content: dict[str, Any]) -> str:

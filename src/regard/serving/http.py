@@ -14,7 +14,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -42,8 +42,6 @@ BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
 ARRIVAL_SECONDS = 0.2
 """Time for the first bytes of a request, before its connection can be closed in favour of others."""
-LOG_SECONDS = 60.0
-"""Time between two lines of the log about closed connections."""
 FIELDS = 1000
 """Most fields of a form."""
 DISCARDED_BYTES = 32 * 2**20
@@ -118,7 +116,8 @@ class Connection(H11Protocol):
         if len(self.connections) > self._limit and self._idle:
             self._say(f"{self._limit:,} connections are open; idle ones are closed")
             oldest = next(iter(self._idle))
-            oldest._forget()
+            oldest._leave()
+            self.connections.discard(oldest)
             oldest.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -131,38 +130,23 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._forget()
+        self._leave()
 
     def _update(self) -> None:
         """Notes whether a request is running; the head of the next one must arrive in time."""
         running = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
         if running or self.transport.is_closing():
-            self._idle.pop(self, None)
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._leave()
         elif self._timer is None:
             self._idle[self] = None
             self._timer = self.loop.call_later(self._seconds, self.transport.close)
 
-    def _forget(self) -> None:
-        self.connections.discard(self)
+    def _leave(self) -> None:
+        """Leaves the idle connections."""
         self._idle.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
-
-
-def at_most_once(say: Say, seconds: float) -> Say:
-    """A log that leaves out messages within this time of the last one."""
-    last = -math.inf
-
-    def limited(message: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds:
-            last = time.monotonic()
-            say(message)
-
-    return limited
+            self._timer = None
 
 
 def open_files(wanted: int) -> int:
@@ -185,7 +169,8 @@ def make_server(app: ASGIApp, connections: int, patience: float, grace: int, say
     """
     files = open_files(max(2 * connections, 4 * BACKLOG))
     limit = min(connections, files // 2)
-    protocol = partial(Connection, idle={}, limit=limit, seconds=patience, say=at_most_once(say, LOG_SECONDS))
+    # `say` is cached, so that the log has one line about idle connections.
+    protocol = partial(Connection, idle={}, limit=limit, seconds=patience, say=cache(say))
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -249,10 +234,10 @@ class Guard:
             await send(message)
 
         try:
-            reason = None
-            if self.hosts and _host_name(scope) not in self.hosts:
+            reason, headers = None, Headers(scope=scope)
+            if not _is_known(headers.get("host", ""), self.hosts):
                 reason = "the Host header names another server; add the name to the setting hosts"
-            elif scope["method"] == "POST" and _from_other_site(Headers(scope=scope), self.origins):
+            elif scope["method"] == "POST" and _from_other_site(headers, self.origins):
                 reason = "the request comes from a page of another site; see the setting origins"
             refused = error_response(HTTPException(403, reason), scope["path"]) if reason else None
             await (refused or self.app)(scope, receive, sending)
@@ -274,11 +259,11 @@ class Guard:
                 self.say(f"{method} {path} {status} {1000 * seconds:.1f} ms")
 
 
-def _host_name(scope: Scope) -> str | None:
+def _is_known(host: str, known: Collection[str]) -> bool:
     try:
-        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname
+        return not known or urlsplit(f"//{host}").hostname in known
     except ValueError:
-        return None
+        return False
 
 
 def _from_other_site(headers: Headers, origins: Collection[str]) -> bool:

@@ -17,6 +17,7 @@ from regard.data.images import read_image
 from regard.errors import RegardError
 from regard.look.views.view import Text, valid_text
 from regard.models.settings import AnyVision, reach
+from regard.serving.http import FieldError
 from regard.serving.service import Service, ServiceRequest, described
 from regard.serving.settings import Serving
 from regard.use.model import Loaded, Use
@@ -36,8 +37,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _checked(value: Any) -> Any:
-    for _ in _strings(value):
-        pass
+    list(_strings(value))  # raises an error for a text that is not valid
     return value
 
 
@@ -52,6 +52,14 @@ class ModelRequest(ServiceRequest):
 
     model: Text = ""
     """The name of the model, as /v1/models lists it; the first suitable one by default."""
+
+
+def named(model: str, able: Sequence[str], verb: str) -> str:
+    """The model with this name, or the first of those that can do this."""
+    if model and model not in able:
+        message = f"no model with this name can {verb}; choose one of {', '.join(able)}"
+        raise FieldError(404, message, "model", "model_not_found")
+    return model or able[0]
 
 
 class PredictRequest(ModelRequest):
@@ -107,12 +115,6 @@ class PredictionService(Service):
     def _able(self, use: Use) -> list[str]:
         return [name for name, model in self.models.items() if use in model.uses]
 
-    def _model(self, name: str, use: Use) -> str:
-        able = self._able(use)
-        if name and name not in able:
-            raise HTTPException(404, f"no model with this name can {use}; choose one of {', '.join(able)}")
-        return name or able[0]
-
     def run(self, key: Work, items: list[tuple[int, Any]]) -> Sequence[Any]:
         """The results of inputs, each with its index in its request."""
         model, inputs = self.models[key.model], [each for _, each in items]
@@ -130,13 +132,13 @@ class PredictionService(Service):
         texts = [list(_strings(each)) for each in inputs]
         model, common = self.models[work.model], self.common
         if isinstance(model.settings, AnyVision):
-            common.check_length(len(inputs), 0)
+            common.check_length([""] * len(inputs))
             inputs = await asyncio.to_thread(_images, inputs, model.settings.channels)
             sizes = [model.settings.tokens] * len(inputs)
         else:
             if any(isinstance(each, bytes) for each in inputs):
                 raise HTTPException(400, f"inputs: model {work.model} reads texts, not files")
-            common.check_length(len(inputs), sum(len(text) for each in texts for text in each))
+            common.check_length(["".join(each) for each in texts])
             assert model.tokenizers is not None
             tokenizer, longest = model.tokenizers.source, reach(model.settings) or 1 << 30
             before, _, after = tokenizer.frame
@@ -150,7 +152,7 @@ class PredictionService(Service):
         upload = self.common.settings.upload_bytes * 4 // 3 if images else 0  # base64 has 4 characters for 3 bytes
 
         async def predictions(use: Use, asked: PredictRequest, request: Request, best: int = 0) -> Response:
-            work = Work(use, self._model(asked.model, use), best)
+            work = Work(use, named(asked.model, self._able(use), use), best)
             found, _ = await self._results(work, asked.inputs, asked, request)
             return JSONResponse({"predictions": found})
 
@@ -172,7 +174,7 @@ class PredictionService(Service):
             @app.post("/v1/embeddings", **described(EmbeddingsRequest, "Compute a vector for each text.", forms=False))
             async def embeddings(request: Request) -> Response:
                 asked = await self.common.read(request, EmbeddingsRequest)
-                work = Work("embed", self._model(asked.model, "embed"))
+                work = Work("embed", named(asked.model, self._able("embed"), "embed"))
                 found, tokens = await self._results(work, list(asked.input), asked, request)
                 data = [
                     {"object": "embedding", "index": number, "embedding": _encoded(vector, asked.encoding_format)}

@@ -129,10 +129,11 @@ class Common:
         http.check_key(self.settings.api_keys, asked.api_key, authorization, request.url.path)
         return asked
 
-    def check_length(self, texts: int, characters: int) -> None:
+    def check_length(self, texts: Sequence[str]) -> None:
+        """Raises an error for more texts, or characters of all, than the settings allow."""
         for status, count, limit, name in (
-            (400, texts, self.settings.texts, "texts"),
-            (413, characters, self.settings.characters, "characters"),
+            (400, len(texts), self.settings.texts, "texts"),
+            (413, sum(map(len, texts)), self.settings.characters, "characters"),
         ):
             if count > limit:
                 raise HTTPException(status, f"Invalid request: {count:,} {name}, at most {limit:,} are allowed")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import tomllib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from fastapi import FastAPI, Request, Response
@@ -17,7 +21,6 @@ from regard.decoding.settings import TranslateOptions
 from regard.look.views.view import Text
 from regard.models.cpu import fixed
 from regard.serving import http
-from regard.serving.languages import NAMES, Detected, detect_language
 from regard.serving.service import Service, ServiceRequest, described
 from regard.serving.settings import Serving
 from regard.use.documents import sections
@@ -31,7 +34,47 @@ SHOWN = 40
 """Characters of a wrong value that an error repeats."""
 UNNAMED = ("source", "target")
 """The languages of a model that names none, such as one for summaries."""
+DOUBT = 0.5
+"""Weight of the words that a text does not contain: a single function word is not certain evidence."""
 _TAG = re.compile(r"<[^<>]*>")
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?'?")
+
+
+class Detected(NamedTuple):
+    """A language that a text may be in, and the confidence from 0 to 100."""
+
+    language: str
+    confidence: float
+
+
+@functools.cache
+def known_languages() -> tuple[dict[str, str], dict[str, list[str]]]:
+    """English names by code, and the languages of each function word and special letter."""
+    table = tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = defaultdict(list)
+    for code, words in table["words"].items():
+        for word in dict.fromkeys(words.split()):
+            found[word].append(code)
+    return table["names"], dict(found)
+
+
+def detect_language(texts: Iterable[str], languages: Sequence[str]) -> list[Detected]:
+    """The languages, of those given, that the texts may be in, most likely first; without evidence the first with 0.
+
+    Evidence for other languages lowers the confidence: a French text is neither German nor English.
+    """
+    found: dict[str, float] = defaultdict(float)
+    _, by_word = known_languages()
+    for text in texts:
+        lower = text.lower().replace("’", "'")
+        letters = {letter for letter in lower if not letter.isascii()}
+        for token in [*_WORD.findall(lower), *letters]:
+            codes = by_word.get(token) or by_word.get(token[: token.find("'") + 1], [])  # l'homme, c'est
+            for code in codes:
+                found[code] += 1 / len(codes)
+    total = sum(found.values()) + DOUBT
+    scored = [Detected(code, round(100 * found[code] / total, 1)) for code in languages if code in found]
+    return sorted(scored, key=lambda each: -each.confidence) or [Detected(code, 0.0) for code in languages[:1]]
 
 
 class Route(NamedTuple):
@@ -136,12 +179,9 @@ class TranslationService(Service):
     def run(self, key: Route, items: list[str]) -> Sequence[Translated]:
         return self.model.translate(items, key)
 
-    def _check_length(self, asked: DetectRequest) -> None:
-        self.common.check_length(len(asked.texts), sum(map(len, asked.texts)))
-
     def _route(self, asked: TranslateRequest) -> tuple[Route, Detected | None]:
         """The route of a request, and the detected language if the source is "auto"."""
-        self._check_length(asked)
+        self.common.check_length(asked.texts)
         most = self.common.settings.alternatives
         if asked.alternatives > most:
             raise HTTPException(400, f"Invalid request: alternatives must be at most {most}")
@@ -232,15 +272,15 @@ class TranslationService(Service):
         @app.post("/detect", **described(DetectRequest, "Detect the language of a text."))
         async def detect(request: Request) -> Response:
             asked = await self.common.read(request, DetectRequest)
-            self._check_length(asked)
+            self.common.check_length(asked.texts)
             return JSONResponse([each._asdict() for each in detect_language(asked.texts, self.codes)])
 
         @app.get("/languages", summary="List the languages and their targets.")
         async def languages() -> Response:
-            listed = []
+            listed, (names, _) = [], known_languages()
             for code in self.codes:  # each language is its own target, too, as in LibreTranslate
                 targets = {code, *(target for source, target in self.directions if source == code)}
-                listed.append({"code": code, "name": NAMES.get(code, code), "targets": sorted(targets)})
+                listed.append({"code": code, "name": names.get(code, code), "targets": sorted(targets)})
             return JSONResponse(listed)
 
         @app.get("/frontend/settings", summary="Settings for LibreTranslate's web page.")
@@ -248,7 +288,7 @@ class TranslationService(Service):
             target, keys = self.directions[0][1], bool(self.common.settings.api_keys)
             languages = {
                 "source": {"code": "auto", "name": "Auto Detect"},
-                "target": {"code": target, "name": NAMES.get(target, target)},
+                "target": {"code": target, "name": known_languages()[0].get(target, target)},
             }
             settings = {"apiKeys": keys, "keyRequired": keys, "charLimit": self.common.settings.characters}
             return JSONResponse(settings | {"language": languages, "filesTranslation": False, "suggestions": False})

@@ -6,6 +6,7 @@ such as emoji, are left out. `restore` puts the originals back, or reports that 
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import unicodedata
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from regard.text.tokenizer import Span, word_spans
@@ -36,23 +38,14 @@ _WORD_BEFORE = re.compile(r"[^\s(\[{\"'“”„‚‘’«»‹›/–—]*\Z")
 _ROMAN = re.compile(r"[IVXLCDM]{1,6}\Z")
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}\Z")
 
-_GERMAN = (
-    "abb abs abt abk allg anl anm aufl bd bde bearb bes betr bez bhf bsp bspw bzgl bzw ca chr co dergl desgl dgl dipl "
-    "dr dres ebd eigtl einschl entspr erg etc ev evtl exkl fa fam ff fol forts fr frl geb gebr gegr gem ges gez ggf "
-    "ggfs hbf hg hr hrn hrsg hss inc inkl ing insb inv jg jh jhd jmd kap kath kfm kgl komm lfd lt ltd med mia mio mrd "
-    "mtl mwst nr nrn orig phil pkt prof prot psych rd resp röm schr sek sog spez st std stk str tägl tel tsd uff ugs "
-    "urspr usf usw verf verh versch vgl vll vol vorm vors wg wiss zb zit zt ztr zus zuz zw zzgl jan feb mär apr jun "
-    "jul aug sep sept okt nov dez"
-)
-_ENGLISH = (
-    "mr mrs ms messrs mme mlle rev hon gen col maj capt sgt cpl adm cmdr gov sen rep pres supt insp jr sr esq ave blvd "
-    "mt ft dept univ assn bros corp est approx appt apt dist vs eg ie al cf viz ed eds trans nos vols chap figs eq "
-    "refs pp para oct dec mon tue tues wed thu thur thurs fri ph.d"
-)
-_OTHERS = "sra srta dra ud uds ee.uu av avda núm pág págs mgr dott sig sigg sigra avv dhr mevr drs bijv enz jhr exmo"
-_ABBREVIATIONS = frozenset(f"{_GERMAN} {_ENGLISH} {_OTHERS}".split())
 _BEFORE_NUMBERS = ("art", "ch", "fig", "max", "min", "no", "op", "par", "pl", "pos", "ref", "sec", "tab", "vers")
 """Abbreviations only before a number: "no. 5", but "he said no. Then"."""
+
+
+@functools.cache
+def _abbreviations() -> frozenset[str]:
+    """German ones, English ones, and those of other languages."""
+    return frozenset(Path(__file__).with_name("abbreviations.txt").read_text(encoding="utf-8").split())
 
 
 def sentence_spans(text: str) -> list[Span]:
@@ -107,7 +100,7 @@ def _is_abbreviation(text: str, match: re.Match[str]) -> bool:
     if lower in _BEFORE_NUMBERS:
         return text[place + 1 : place + 21].lstrip()[:1].isdigit()
     initial = len(before) == 1 and before.isalpha()  # z. B., J. Smith
-    return initial or lower in _ABBREVIATIONS or bool(_ROMAN.match(before)) or bool(_DOTTED.match(before))
+    return initial or lower in _abbreviations() or bool(_ROMAN.match(before)) or bool(_DOTTED.match(before))
 
 
 _CUTS = (re.compile(r"(?<=[;:。！？])\s*|(?<!\s)\s++(?=[–—]\s)"), re.compile(r"(?<=[,，、،])\s*"), re.compile(r"\s+"))

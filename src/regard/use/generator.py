@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.decoding.continuation import Continuation, Drafter, Prefixes, Prompt, TextRow, Written
+from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow, Written
+from regard.decoding.model import smallest
 from regard.decoding.settings import GenerateOptions
-from regard.decoding.speculative import LookupDrafter, ModelDrafter
-from regard.errors import InputError, SettingsError, WeightsError
-from regard.files import read_json
+from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
+from regard.errors import InputError, WeightsError
 from regard.models.families import Decoder
 from regard.models.settings import reach
 from regard.settings import Table, shown
 from regard.text.chat import chat_template, render_chat
 from regard.text.tokenizer import TokenizerPair, check_texts
-from regard.use.model import GENERATION, Loaded, load
+from regard.use.model import Keys, Loaded, load, read_generation, stated_options
 
 _CONTEXT = 4
 """Tokens of the prompt that are decoded again with the first ones of the text, since they may change spaces."""
@@ -281,7 +281,7 @@ class TextStream:
             if (part := self._cut()) is not None:
                 return part
         if finish is not None:
-            self._held += self._rest()
+            self._held += self._decoded([], last=True)
             if (part := self._cut()) is not None:
                 return part
             self.finish = "stop" if finish == "stop" else "length"
@@ -291,6 +291,11 @@ class TextStream:
         )
         return self._emit(len(self._held) - longest)
 
+    @property
+    def text(self) -> str:
+        """The certain text so far."""
+        return "".join(self._parts)
+
     def generation(self) -> Generation:
         """The result; the text must have ended."""
         assert self.finish is not None
@@ -298,7 +303,7 @@ class TextStream:
         ids = [each.token for each in shown]
         asked = self.options.logprobs is not None
         return Generation(
-            "".join(self._parts),
+            self.text,
             ids,
             [name(number) for number in ids],
             [each.chance for each in shown],
@@ -313,19 +318,13 @@ class TextStream:
         certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
         return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        """The text of tokens after those before them; empty while a character is incomplete."""
-        if not tokens:
-            return ""
+    def _decoded(self, tokens: Sequence[int], last: bool = False) -> str:
+        """The text of tokens after those before; none while a character is incomplete, unless they are the last."""
         self._ids += tokens
         before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
-        if now.endswith(_BROKEN) or len(now) <= len(before):
+        if not last and (now.endswith(_BROKEN) or len(now) <= len(before)):
             return ""
         self._before, self._read = self._read, len(self._ids)
-        return now[len(before) :]
-
-    def _rest(self) -> str:
-        before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
         return now[len(before) :]
 
     def _cut(self) -> str | None:
@@ -354,8 +353,7 @@ def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> Tex
     across = task.get("kind") == "language" and task.get("across", True)
     end, start = tokenizer.roles.get("end"), tokenizer.roles.get("start")
     ends = frozenset(() if end is None else (end,))
-    limits = [each for each in (reach(network.settings), task.get("context")) if isinstance(each, int)]
-    limit = min(limits, default=None)
+    limit = smallest(reach(network.settings), task.get("context"))
     if not across:
         opening = () if start is None else (start,)
         return TextFrame(opening, opening, ends, limit=limit)
@@ -365,7 +363,7 @@ def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> Tex
     return TextFrame((), empty, ends, limit=limit, slide=True)
 
 
-_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+_KEYS: Keys = {
     "temperature": ("temperature", float),
     "top_k": ("top_k", lambda value: value or None),
     "top_p": ("top_p", float),
@@ -374,22 +372,12 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "no_repeat_ngram_size": ("ngram", int),
     "max_new_tokens": ("tokens", int),
 }
-"""The keys of `generation_config.json` that are read, and our options."""
 
 
 def foreign_frame(place: Path, network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:
     """The frame of a Hugging Face model; `generation_config.json` wins over `config.json`."""
-    stated = {key: value for key, value in config.items() if value is not None}
-    generation = read_json(place / GENERATION) if (place / GENERATION).is_file() else {}
-    stated |= {key: value for key, value in generation.items() if value is not None}
-    options = GenerateOptions()
-    for key, (ours, read) in _KEYS.items():
-        if key in generation and generation[key] is not None:
-            try:
-                options = options.changed({ours: read(generation[key])})
-            except (SettingsError, TypeError, ValueError):
-                problem = f"{key} ({shown(generation[key])}) in {place / GENERATION} is not supported"
-                raise WeightsError(f"{problem}; remove or correct it") from None
+    stated, generation = read_generation(place, config)
+    options = stated_options(GenerateOptions(), generation, _KEYS, {}, place)
     if generation.get("do_sample") is False:
         options = options.changed({"temperature": 0.0})
     tokenizer, size = tokenizers.target, network.settings.vocabulary
@@ -401,8 +389,6 @@ def foreign_frame(place: Path, network: Decoder, tokenizers: TokenizerPair, conf
     opening = tuple(framed[: framed.index(bare[0])]) if bare and bare[0] in framed else ()
     start = stated.get("bos_token_id", tokenizer.roles.get("start"))
     empty = (start,) if type(start) is int and 0 <= start < size else opening
-    named = (stated.get(key) for key in ("max_position_embeddings", "n_positions"))
-    limits = [each for each in (reach(network.settings), *named) if isinstance(each, int) and each > 0]
-    return TextFrame(
-        opening, empty, frozenset(each for each in ends if each < size), None, min(limits, default=None), False, options
-    )
+    limit = smallest(reach(network.settings), stated.get("max_position_embeddings"), stated.get("n_positions"))
+    known = frozenset(each for each in ends if each < size)
+    return TextFrame(opening, empty, known, limit=limit, defaults=options)

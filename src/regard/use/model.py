@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from regard.models.cpu import prepared
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
 from regard.settings import Table, shown
-from regard.text.tokenizer import FILE, TokenizerPair
+from regard.text.tokenizer import FILE, TokenizerPair, check_texts
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 Texts: TypeAlias = Sequence[str]
 Options: TypeAlias = TranslateOptions | None
 Yes: TypeAlias = Literal[True]
+Keys: TypeAlias = dict[str, tuple[str, Callable[[Any], Any]]]
+"""The keys of `generation_config.json` that are read, and our options. Later ones win."""
+AnyOptions = TypeVar("AnyOptions", TranslateOptions, GenerateOptions)
 Use: TypeAlias = Literal["translate", "predict", "fill", "embed"]
 """What a loaded model can do: the names of its methods."""
 ShippedName: TypeAlias = Literal["de-en", "en-de", "german-english"]
@@ -126,8 +129,7 @@ class Loaded:
         """
         from regard.tasks.embed import Embed, EmbedTask
 
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise InputError("texts must be a list of str; write [text]")
+        check_texts(texts)
         if self.tokenizers is None or not self._embeds:
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
         task = self._task if task_kind(self.config) == "embed" else None
@@ -389,11 +391,9 @@ def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
 
 def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame:
     """The frame of a Hugging Face model; `generation_config.json` wins over `config.json`."""
-    stated: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
-    # In transformers, a missing value means this where the file exists.
-    usual: Table = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-    if (place / GENERATION).is_file():
-        stated |= usual | {key: value for key, value in read_json(place / GENERATION).items() if value is not None}
+    stated, generation = read_generation(place, config)
+    if (place / GENERATION).is_file():  # in transformers, a missing value then means this
+        stated |= {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False} | generation
     for name in ("eos_token_id", "decoder_start_token_id", "bos_token_id", "forced_bos_token_id"):
         value = stated.get(name, 0)
         if not all(type(each) is int for each in (value if isinstance(value, list) and value else [value])):
@@ -410,18 +410,27 @@ def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Fra
         raise WeightsError(f"{place} has bad_words_ids or suppress_tokens that are not tokens; remove them") from None
     ends = Ends(start, end[0] if isinstance(end, list) else end)
     prefix = () if first is None else (first[0] if isinstance(first, list) else first,)
-    return Frame(ends, True, prefix, never, defaults=_generation_defaults(stated, place))
+    return Frame(
+        ends, True, prefix, never, stated_options(TranslateOptions(), stated, _GENERATION_KEYS, _NEUTRAL, place)
+    )
 
 
-def _generation_defaults(stated: Table, place: Path) -> TranslateOptions:
-    """The options that a Hugging Face model states, as ours. A length there includes the start token."""
-    options = TranslateOptions()
-    for key in (key for key in (*_GENERATION_KEYS, *_NEUTRAL) if key in stated):
+def read_generation(place: Path, config: Table) -> tuple[Table, Table]:
+    """What a Hugging Face model states: all, and that of `generation_config.json`, which wins over `config.json`."""
+    file = place / GENERATION
+    tables = (config, read_json(file) if file.is_file() else {})
+    base, generation = ({key: value for key, value in table.items() if value is not None} for table in tables)
+    return base | generation, generation
+
+
+def stated_options(options: AnyOptions, stated: Table, keys: Keys, neutral: Table, place: Path) -> AnyOptions:
+    """The options with those that a Hugging Face model states."""
+    for key in (key for key in (*keys, *neutral) if key in stated):
         try:
-            if key in _GENERATION_KEYS:
-                ours, read = _GENERATION_KEYS[key]
+            if key in keys:
+                ours, read = keys[key]
                 options = options.changed({ours: read(stated[key])})
-            elif stated[key] != _NEUTRAL[key]:
+            elif stated[key] != neutral[key]:
                 raise ValueError
         except (SettingsError, TypeError, ValueError):
             problem = f"{key} ({shown(stated[key])}) of its generation is not supported"
@@ -430,7 +439,7 @@ def _generation_defaults(stated: Table, place: Path) -> TranslateOptions:
 
 
 _STOPS = {True: "first", False: "best", "never": "all"}
-_GENERATION_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+_GENERATION_KEYS: Keys = {
     "num_beams": ("beam", lambda value: value),
     "length_penalty": ("length", lambda value: {"kind": "power", "alpha": float(value)}),
     "early_stopping": ("stop", lambda value: _STOPS.get(value, value)),
@@ -443,7 +452,7 @@ _GENERATION_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "min_length": ("rules.shortest", lambda value: max(value - 1, 0)),
     "min_new_tokens": ("rules.shortest", lambda value: value),
 }
-"""The keys of `generation_config.json` that are read, and our options. Later ones win."""
+"""A length includes the start token."""
 _NEUTRAL: Table = {
     "do_sample": False,
     "num_beam_groups": 1,

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from regard.data.settings import directions_of
-from regard.decoding import score as scoring
+from regard.decoding import decode as decoding
 from regard.decoding.alignment import Weights, cross_weights, look_at, word_alignment, word_weights, written_spans
 from regard.decoding.decode import BATCH_TOKENS
-from regard.decoding.decode import decode as decode_tokens
-from regard.decoding.decode import stream as stream_tokens
+from regard.decoding.model import smallest
 from regard.decoding.settings import AHEAD, Greedy, Hypothesis, Rules, Sampling, TranslateOptions, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
@@ -183,8 +182,7 @@ class Translator(Loaded):
         every, self.tagged = directions_of(config)
         self.directions = [each for each in every if direction is None or each == direction]
         """Pairs of source and target language; empty if the model does not name them."""
-        limits = [reach(network.settings), config.get("data", {}).get("longest")]
-        self.reach = min((limit for limit in limits if isinstance(limit, int)), default=_REACH)
+        self.reach = smallest(reach(network.settings), config.get("data", {}).get("longest")) or _REACH
         """Largest number of tokens in a sentence; longer ones are cut."""
         source, target = tokenizers.source, tokenizers.target
         unused = range(target.size, network.settings.target_size)
@@ -261,7 +259,7 @@ class Translator(Loaded):
         """For each pair, the log-probability of each target token and of the end."""
         check_texts(sources)
         inputs = self.inputs(sources, self._request(options).to)
-        return scoring.score(self.network, inputs, self.tokenizers.target.ids(targets), self.frame.ends)
+        return decoding.score(self.network, inputs, self.tokenizers.target.ids(targets), self.frame.ends)
 
     def alternatives(
         self, source: str, written: str = "", count: int = 5, options: TranslateOptions | None = None
@@ -269,7 +267,7 @@ class Translator(Loaded):
         """The most likely tokens after the start of a translation, with log-probabilities; the end is empty."""
         inputs = self.inputs([source], self._request(options).to)
         tokens = [*self.frame.prefix, *(self.tokenizers.target.ids([written])[0] if written else [])]
-        found = scoring.alternatives(self.network, inputs[0], tokens, self.frame.ends, count)
+        found = decoding.alternatives(self.network, inputs[0], tokens, self.frame.ends, count)
         before = len(self.output_text(tokens))
         return [(self.output_text([*tokens, token])[before:], score) for token, score in found]
 
@@ -533,11 +531,11 @@ class Translator(Loaded):
         search = request.options.search(nbest, must=any(wish.must for wish in wishes))
         tokens = request.options.batch_tokens or BATCH_TOKENS
         if not isinstance(search, Sampling):
-            return decode_tokens(self.network, inputs, self.frame.ends, search, request.rules, wishes, tokens)
+            return decoding.decode(self.network, inputs, self.frame.ends, search, request.rules, wishes, tokens)
         # A second draw would be another sample, so special tokens are excluded from the start.
         repeated = [ids for ids in inputs for _ in range(nbest)]
         plain = [self._without_special(wish) for wish in wishes for _ in range(nbest)]
-        drawn = decode_tokens(self.network, repeated, self.frame.ends, search, request.rules, plain, tokens)
+        drawn = decoding.decode(self.network, repeated, self.frame.ends, search, request.rules, plain, tokens)
         return [[row[0] for row in drawn[place : place + nbest]] for place in range(0, len(drawn), nbest)]
 
     def _without_special(self, wish: Wish) -> Wish:
@@ -587,11 +585,12 @@ class Translator(Loaded):
             pairs = [(place, place) for place in range(len(words))]
             alignment = Alignment(words, words, pairs, tuple((i, i, np.ones((1, 1), np.float32)) for i, _ in pairs))
             return [Translation(piece.text, 0.0, [], [], True, False, True, alignment if align else None)]
+        target = self.tokenizers.target
         return [
             Translation(
                 each.text if each.restored is None else each.restored,
                 each.hypothesis.score,
-                [self._name(token) for token in each.hypothesis.tokens],
+                [target.token(i) if i < target.size else f"<unused {i}>" for i in each.hypothesis.tokens],
                 each.hypothesis.token_scores,
                 each.hypothesis.finished,
                 each.hypothesis.looped,
@@ -600,9 +599,6 @@ class Translator(Loaded):
             )
             for place, each in enumerate(_chosen(piece, request))
         ]
-
-    def _name(self, token: int) -> str:
-        return self.tokenizers.target.token(token) if token < self.tokenizers.target.size else f"<unused {token}>"
 
     def _align(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Computes the word alignments of all chosen candidates in batches."""
@@ -641,7 +637,7 @@ class Translator(Loaded):
         tokens: list[int] = []
         recent: list[str] = []
         sent = ""
-        for token, _ in stream_tokens(self.network, piece.ids, self.frame.ends, search, request.rules, wish):
+        for token, _ in decoding.stream(self.network, piece.ids, self.frame.ends, search, request.rules, wish):
             tokens.append(token)
             recent = [*recent[-_LAG:], self.output_text(tokens)]
             sure = os.path.commonprefix(recent) if len(recent) > _LAG else ""  # noqa: RUF071 (texts, not paths)

@@ -163,7 +163,7 @@ def test_wrong_options(home: Path, tmp_path: Path) -> None:
         ((run, "--input", lines, "--reference", short), DataError, "has 4 lines and"),
         (("--hypotheses", lines, "--reference", short), RegardError, "4 translations do not match 1 references"),
         (("--hypotheses", lines, "--reference", lines, "--against", run), SettingsError, "needs --input"),
-        ((tmp_path / "decoder", "--input", short, "--reference", short), InputError, "of kind decoder"),
+        ((tmp_path / "decoder", "--input", short, "--reference", short), InputError, "has kind decoder"),
         (("nowhere",), RegardError, "nowhere"),
     ]
     for words, kind, message in cases:

@@ -19,6 +19,7 @@ from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
 from regard.look.alignment import Aligner, align, format_links, measured_in
 from regard.use.model import load
+from regard.weights.convert import convert
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +44,32 @@ def wrong(place: Path | str, *arguments: str, given: str | bytes | None = None) 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> list[str]:
     return [text.replace("\n", " ") for text in load(place, "cpu").translate(LINES.split("\n"))]
+
+
+def test_closed_standard_output(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `>&-` in a shell: a file can still be written."""
+    monkeypatch.setattr(sys, "stdout", None)
+    given = ["translate", str(place), "ein Hund läuft", "--device", "cpu"]
+    with pytest.raises(InputError, match="standard output is closed"):
+        app(given, standalone_mode=False)
+    app([*given, "--output", str(tmp_path / "out")], standalone_mode=False)
+    assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_options_of_the_model(place: Path, tmp_path: Path) -> None:
+    """Those of `generation_config.json` hold unless an option is given, as in Python."""
+    convert(place, tmp_path / "theirs", "huggingface", language="en")
+    file = tmp_path / "theirs" / "generation_config.json"
+    stated = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps(stated | {"num_beams": 1}), encoding="utf-8")
+    text = "ein Hund läuft und eine Katze"
+    scores = [
+        load(tmp_path / "theirs", "cpu").translate(text, details=True, **each).score for each in ({}, {"beam": 5})
+    ]
+    assert scores[0] != pytest.approx(scores[1])
+    for arguments, score in (((), scores[0]), (("--beam", "5"), scores[1])):
+        result = translate(tmp_path / "theirs", text, "--json", *arguments)
+        assert json.loads(result.stdout)["score"] == pytest.approx(score), arguments
 
 
 def test_lines_of_standard_input(place: Path, expected: list[str], tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 from decoding_cases import END, continuer, inputs
 
 from regard.blocks.settings import Attention, Learned
-from regard.decoding.continuation import Continuation, Drafter, Prefixes, Prompt, TextRow
+from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow
 from regard.decoding.settings import GenerateOptions, Greedy, Rules, Sampling
-from regard.decoding.speculative import LookupDrafter, ModelDrafter
+from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.families import Decoder

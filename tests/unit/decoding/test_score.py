@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from decoding_cases import END, ENDS, continuer, inputs, next_chances, translator
+from decoding_cases import END, ENDS, inputs, next_chances, translator
 
-from regard.decoding.score import alternatives, score
+from regard.decoding.decode import alternatives, score
 from regard.decoding.settings import Ends
 from regard.errors import InputError
 
 
-@pytest.mark.parametrize("family", [translator, continuer])
 @pytest.mark.parametrize("batch_tokens", [1, 1000])
-def test_targets(family, batch_tokens: int) -> None:
-    model, sources, targets = family(), inputs(5), [[2, 3], [], [5], [4, 4, 4, 2], [3]]
+def test_targets(batch_tokens: int) -> None:
+    model, sources, targets = translator(), inputs(5), [[2, 3], [], [5], [4, 4, 4, 2], [3]]
     found = score(model, sources, targets, ENDS, batch_tokens)
     for source, target, chances in zip(sources, targets, found, strict=True):
         whole = [*target, END]
@@ -25,9 +24,8 @@ def test_targets(family, batch_tokens: int) -> None:
     assert [len(row) for row in open_] == [len(target) for target in targets]
 
 
-@pytest.mark.parametrize("family", [translator, continuer])
-def test_alternatives(family) -> None:
-    model, source = family(), [3, 2, END]
+def test_alternatives() -> None:
+    model, source = translator(), [3, 2, END]
     for prefix in ([], [4, 5]):
         best = alternatives(model, source, prefix, ENDS, count=3)
         chances = next_chances(model, source, prefix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.serving.languages import Detected, detect_language
+from regard.serving.translation import Detected, detect_language
 
 ALL = ("en", "de", "fr", "es", "it", "nl")
 SENTENCES = {

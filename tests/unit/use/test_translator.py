@@ -14,7 +14,7 @@ from scripted_translator import ScriptedTranslator, scripted, word_by_word
 from tiny_translator import write_translator
 
 from regard.blocks.settings import Attention
-from regard.decoding.score import score
+from regard.decoding.decode import score
 from regard.decoding.settings import Absolute, Rules, TranslateOptions
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
