@@ -6,6 +6,7 @@ Help, version and completion answer without importing torch: a command imports w
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import re
 import sys
@@ -35,9 +36,9 @@ for name, command, example in (
     ("data", data.data_command, "regard data multi30k-en-de data.root=DIR"),
     ("demo", demo.demo_command, "regard demo"),
     ("doctor", train.doctor_command, "regard doctor runs/multi30k-en-de --png curves.png"),
-    ("embed", predict.embed_command, "regard embed MODEL --search lines.txt 'a dog in the snow'"),
+    ("embed", predict.embed_command, "regard embed encoder --search lines.txt 'a dog in the snow'"),
     ("evaluate", evaluate.evaluate_command, "regard evaluate runs/multi30k-en-de --split test --against runs/older"),
-    ("fill", predict.fill_command, 'regard fill MODEL "The [MASK] of the river"'),
+    ("fill", predict.fill_command, 'regard fill encoder "The [MASK] of the river"'),
     ("generate", predict.generate_command, 'regard generate runs/shakespeare "ROMEO:" --temperature 0.8'),
     ("look", look.look_command, 'regard look de-en "Ein Hund läuft durch den Schnee."'),
     ("predict", predict.predict_command, "regard predict runs/digits image.png --json"),
@@ -50,7 +51,8 @@ for name, command, example in (
 ):
     # `regard train` reports a setting that is given as an option itself.
     words = {"ignore_unknown_options": True} if name == "train" else None
-    app.command(name, epilog=f"Example: {example}", context_settings=words)(command)
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")  # rich breaks lines where the docstring does
+    app.command(name, help=text, epilog=f"Example: {example}", context_settings=words)(command)
 
 NO_MEMORY = re.compile(
     "MemoryError|[Cc]annot allocate memory|can't allocate memory|failed to map segment|can't start new thread|bad_alloc"
