@@ -139,6 +139,7 @@ class Page {
   // Runs the input and shows the view again.
   async look() {
     const asked = ++this.#asked;
+    this.#old();
     this.say("The model is running …");
     try {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
@@ -175,6 +176,9 @@ class Page {
     return this.#output;
   }
 
+  // What stands there is no longer the answer to the state.
+  #old() { delete $.view.querySelector("[data-ready]")?.dataset.ready; }
+
   async silence(heads) {
     this.set({ off: heads.join(",") });
     await this.look();
@@ -182,6 +186,7 @@ class Page {
 
   async show() {
     if (!this.run) return;
+    this.#old();
     const shown = ++this.#shown;
     let view;
     try { view = await VIEWS[this.state.view].load(); } catch { this.failed(lost({ reload: true })); return; }
