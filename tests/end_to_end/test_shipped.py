@@ -7,19 +7,24 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import regard
+from regard.data.embedded import read_embedded
+from regard.data.settings import Digits
 from regard.errors import InputError
+from regard.look.input import example_of
 from regard.shipped import MODELS, place_of
 from regard.weights.checkpoints import find_damage, read_checksums
 
 PLACES = sorted({place_of(shipped) for shipped in MODELS.values()})
-MOST = {"german-english": 20_000_000, "encoder": 12_000_000}
+MOST = {"german-english": 20_000_000, "encoder": 12_000_000, "digits": 140_000}
 """Bytes of each."""
 FROM = {
     "german-english": ("parallel-tsv", ("CC BY 2.0 FR", "tatoeba.org", "Europarl", "Multi30k", "BLEU")),
     "encoder": ("text", ("CC BY-SA", "Europarl", "WikiText-2", "SQuAD", "SST-2", "public domain")),
+    "digits": ("digits", ("CC BY 4.0", "scikit-learn", "accuracy")),
 }
 """The kind of the training data, and words of the card."""
 
@@ -57,7 +62,8 @@ def test_they_are_small_enough_to_come_along() -> None:
 def test_one_is_whole(place: Path) -> None:
     """What a fresh clone holds is what was trained, to the last bit."""
     kept = read_checksums(place)[0]
-    assert {"weights.safetensors", "tokenizer.json"} <= set(kept)
+    assert "weights.safetensors" in kept
+    assert {"tokenizer.json", "labels.json"} & set(kept)
     assert all(find_damage(place / name, checksum) is None for name, checksum in kept.items())
     config = (place / "config.toml").read_text(encoding="utf-8")
     settings = tomllib.loads(config)
@@ -130,3 +136,18 @@ def test_the_encoder_fills_and_compares() -> None:
         ["A dog runs in the snow.", "A puppy plays in winter.", "Parliament voted on the budget."]
     )
     assert float(query @ near) > float(query @ far) + 0.02
+
+
+def test_the_vision_model_reads_digits() -> None:
+    """The card's accuracy on the images for the test, and a first image that is one of them."""
+    model = regard.load("digits", "cpu")
+    pictures = list(read_embedded(Digits(), "test"))
+    images = [each.example.pixels for each in pictures]
+    labels = [each.example.label for each in pictures]
+    found = [each["label"] for each in model.predict(images)]
+    right = sum(one == other for one, other in zip(found, labels, strict=True))
+    assert right / len(labels) >= 0.97
+    name, first = example_of(model) or ("", images[0])
+    assert name == "example.pgm"
+    (place,) = [number for number, image in enumerate(images) if np.array_equal(image[..., 0], first[0])]
+    assert found[place] == labels[place] == "3"

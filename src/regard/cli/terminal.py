@@ -42,7 +42,7 @@ TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "
 """Types of options by the names that `describe` uses for types of settings."""
 C = TypeVar("C", bound=Callable[..., None])
 
-MODEL_HELP = "A shipped model (such as de-en or encoder), a run directory, a Hugging Face directory or a GGUF file."
+MODEL_HELP = "A shipped model (de-en, encoder, digits, …), a run directory, a Hugging Face directory or a GGUF file."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 To: TypeAlias = Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")]
 _INPUT = typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input")

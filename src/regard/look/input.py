@@ -24,6 +24,7 @@ from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.models.settings import Vision as VisionSettings
+from regard.shipped import MODELS
 from regard.tasks.image import fitted, to_input
 from regard.text.tokenizer import Span, Tokenizer
 from regard.use.model import Loaded
@@ -185,6 +186,16 @@ def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
         )
     pixels = read_image(file, "rgb" if settings.channels == 3 else "grey")
     return fitted(pixels, settings.image, settings.channels)
+
+
+def example_of(loaded: Loaded) -> tuple[str, NDArray[np.uint8]] | None:
+    """The first image of a shipped vision model's page: `example.pgm`, grey numbers in plain text."""
+    file, settings = loaded.directory / "example.pgm", loaded.settings
+    if loaded.name not in MODELS or not isinstance(settings, VisionSettings):
+        return None
+    _, width, height, _, *values = file.read_text("ascii").split()
+    grey = np.array(values, np.uint8).reshape(int(height), int(width), 1)
+    return file.name, fitted(grey, settings.image, settings.channels)
 
 
 def target_of(loaded: Translator, to: str | None) -> str | None:

@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.blocks.edits import Edit
@@ -126,7 +124,7 @@ class Study:
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
         self.limit = min(limit for limit in limits if limit is not None)
         self.room = room
-        self.picture: tuple[str, NDArray[np.uint8]] | None = None
+        self.picture = inputs.example_of(loaded)
         """The first image of a vision model's page: its name, and `[channels, height, width]`."""
         self.cache: dict[str, Any] = {}
         """Values that views compute once for a study."""

@@ -1,7 +1,7 @@
 """The models and recipes that come with the package.
 
-Each model is a folder next to this file with `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`. The
-card states the training data, the quality and the limits of the model.
+Each model is a folder next to this file with `config.toml`, `weights.safetensors`, `card.md` and `tokenizer.json`, or
+`labels.json` and `example.pgm` for images. The card states the training data, the quality and the limits of the model.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MODELS: dict[str, Shipped] = {
     "en-de": Shipped("german-english", ("en", "de")),
     "german-english": Shipped("german-english", None),
     "encoder": Shipped("encoder", None),
+    "digits": Shipped("digits", None),
 }
 
 
