@@ -86,6 +86,7 @@ def image_models(size: int, patch: int) -> dict[str, dict[str, Any]]:
     return {
         "self-attention": {**vit, "ffn": {"kind": "dense", "hidden": 256}, **images},
         "convolution": {"kind": "resnet", **images},
+        "lstm": {"kind": "image-lstm", "patch": patch, **images},
     }
 
 
@@ -290,7 +291,7 @@ def quality(task: str, loaded: Any, recipe: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-PATHS = {"recurrent": "n", "convolutional": "n / (k − 1)", "resnet": "n / (k − 1)"}
+PATHS = {"recurrent": "n", "image-lstm": "n", "convolutional": "n / (k − 1)", "resnet": "n / (k − 1)"}
 """Steps between two tokens that are n apart, inside one stack (Vaswani et al. 2017, table 1)."""
 
 

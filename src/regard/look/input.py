@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.data.images import read_image
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError
-from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, ImageEncoder, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.models.settings import Vision as VisionSettings
 from regard.shipped import MODELS
@@ -113,8 +113,10 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
     network, tokenizers = loaded.network, loaded.tokenizers
     if isinstance(network, Vision):
         return _read_image(network, given)
-    if isinstance(network, ResNet):
-        raise InputError(f"model {loaded.name} is of kind resnet, which no view can show; use regard predict")
+    if isinstance(network, ImageEncoder):
+        raise InputError(
+            f"model {loaded.name} is of kind {loaded.settings.kind}, which no view can show; use regard predict"
+        )
     if given.image is not None:
         raise InputError(f"image is for vision models, and this model is of kind {loaded.settings.kind}; give a text")
     if isinstance(loaded, Translator):

@@ -15,11 +15,11 @@ from regard.blocks.layers import RmsNorm
 from regard.blocks.settings import Core, Normal
 from regard.errors import InputError, SettingsError
 from regard.models import settings
-from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, ImageEncoder, Vision
 from regard.models.settings import ModelSettings
 
 Place: TypeAlias = torch.device | str | None
-Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | ResNet
+Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | ImageEncoder
 
 _KINDS: dict[str, Any] = {
     "encoder-decoder": EncoderDecoder,
@@ -29,7 +29,8 @@ _KINDS: dict[str, Any] = {
     "recurrent": EncoderDecoder,
     "convolutional": EncoderDecoder,
     "elmo": Encoder,
-    "resnet": ResNet,
+    "resnet": ImageEncoder,
+    "image-lstm": ImageEncoder,
 }
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight", ".ffn.down")
 """Matrices that write to the residual stream."""
@@ -58,7 +59,9 @@ def build(model: settings.Decoder, device: Place = ..., dtype: torch.dtype | Non
 @overload
 def build(model: settings.Vision, device: Place = ..., dtype: torch.dtype | None = ...) -> Vision: ...
 @overload
-def build(model: settings.ResNet, device: Place = ..., dtype: torch.dtype | None = ...) -> ResNet: ...
+def build(
+    model: settings.ResNet | settings.ImageLstm, device: Place = ..., dtype: torch.dtype | None = ...
+) -> ImageEncoder: ...
 @overload
 def build(model: ModelSettings, device: Place = ..., dtype: torch.dtype | None = ...) -> Model: ...
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:

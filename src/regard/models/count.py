@@ -171,7 +171,7 @@ def _cache_sizes(settings: ModelSettings, length: int) -> tuple[int, int]:
         if latent := settings.attention.latent:
             token = latent.rank + latent.rotary
         return written * token, length * (written * token + cross * memory)
-    if isinstance(settings, Elmo | ResNet):
+    if isinstance(settings, Elmo | AnyVision):
         return 0, 0
     # The states of each layer, and keys and values of the source.
     states = settings.kernel - 1 if isinstance(settings, Convolutional) else 2
@@ -234,12 +234,11 @@ def _products(model: Model) -> Counter[str]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from regard.blocks.experts import Experts
-    from regard.models import families
     from regard.models.families import Output, PoolingHead
 
     two_stacks = isinstance(model.settings, Seq2Seq)
     products: Counter[str] = Counter()
-    if isinstance(model, families.ResNet):
+    if isinstance(model.settings, ResNet):
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, model.settings.channels, *model.settings.image, device="meta"))
         return Counter(image=counter.get_total_flops() // 2)
@@ -250,7 +249,7 @@ def _products(model: Model) -> Counter[str]:
             used = sum(each.numel() for each in (module.router, module.gate, module.up, module.down)) - module.inactive
             products["source" if two_stacks and name.startswith("encoder") else "target"] += used
         elif isinstance(module, nn.Conv2d):
-            products["patch"] += module.weight.numel()
+            products["patch" if isinstance(model.settings, Vision) else "target"] += module.weight.numel()
         elif isinstance(module, nn.RNNBase | nn.Conv1d):
             weights = sum(each.numel() for key, each in module.named_parameters() if key.startswith("weight"))
             products["source" if two_stacks and name.startswith("encoder") else "target"] += weights

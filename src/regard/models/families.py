@@ -17,7 +17,7 @@ from regard.blocks.cache import Cache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of, require_images
-from regard.blocks.positions import build_grid_position
+from regard.blocks.positions import GridPosition, build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
 from regard.blocks.settings import LayerNorm, NoPosition, PoolingKind
 from regard.errors import SettingsError
@@ -203,19 +203,28 @@ class Vision(nn.Module):
         return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
 
 
-class ResNet(nn.Module):
-    """Convolutions over an image (He et al. 2016). `heads[name](hidden)` gives logits."""
+class ImageEncoder(nn.Module):
+    """A model of images without attention: convolutions or LSTMs. `heads[name](hidden)` gives logits."""
 
     __call__: Callable[..., Tensor]
 
-    def __init__(self, model: settings.ResNet) -> None:
+    def __init__(self, model: settings.ResNet | settings.ImageLstm) -> None:
         super().__init__()
         self.settings = model
-        self.encoder = ResNetStack(model)
+        self.encoder: RecurrentEncoder | ResNetStack
+        if isinstance(model, settings.ImageLstm):
+            position = GridPosition(model.position, model.width, model.class_token)
+            self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
+            self.encoder = RecurrentEncoder(model)
+        else:
+            self.encoder = ResNetStack(model)
         self.heads = build_heads(model.heads, model)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return `[B, T, D]` for images `[B, C, height, width]`: one state for each cell of the last stage."""
+        """Return `[B, T, D]` for images `[B, C, height, width]`: a state for each patch or cell of the last stage."""
+        if isinstance(self.encoder, RecurrentEncoder):
+            x_BTD = self.embedding(images)
+            return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]))
         require_images(images, self.settings.channels)
         return self.encoder(images)
 

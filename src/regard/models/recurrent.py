@@ -68,7 +68,7 @@ class RecurrentEncoder(nn.ModuleList):
     taps = (recording.STACK_OUTPUT,)
     __call__: Callable[..., Tensor]
 
-    def __init__(self, model: settings.Recurrent) -> None:
+    def __init__(self, model: settings.Recurrent | settings.ImageLstm) -> None:
         width = model.width // (1 + model.bidirectional)
         rest: dict[str, Any] = {"batch_first": True, "bidirectional": model.bidirectional}
         dropout = model.dropout if model.depth > 1 else 0.0

@@ -338,14 +338,7 @@ class Vision(blocks.Body):
         return self
 
 
-class ResNet(blocks.Core):
-    """Reads an image by convolutions with residual connections (He et al. 2016), normalized by groups of channels."""
-
-    kind: Literal["resnet"] = "resnet"
-    width: blocks.Positive = 128
-    """Channels of the last stage; each stage has twice the channels and half the rows and columns of the one before."""
-    depth: blocks.Depth = 2
-    """Number of residual blocks of each of the three stages."""
+class _ImageWithoutAttention(blocks.Core):
     image: tuple[blocks.Positive, blocks.Positive] = Field(default=(32, 32), strict=False)
     """Height and width of the images in pixels."""
     channels: blocks.Positive = 3
@@ -356,6 +349,23 @@ class ResNet(blocks.Core):
     attention: ClassVar = NO_ATTENTION
     class_token: ClassVar = False
 
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        _check_names(self.heads)
+        if any(head.pooling == "class" for head in self.heads.values()):
+            raise ValueError('a head with pooling "class" needs a class token; choose pooling "mean"')
+        return self
+
+
+class ResNet(_ImageWithoutAttention):
+    """Reads an image by convolutions with residual connections (He et al. 2016), normalized by groups of channels."""
+
+    kind: Literal["resnet"] = "resnet"
+    width: blocks.Positive = 128
+    """Channels of the last stage; each stage has twice the channels and half the rows and columns of the one before."""
+    depth: blocks.Depth = 2
+    """Number of residual blocks of each of the three stages."""
+
     @property
     def tokens(self) -> int:
         """Number of cells after the last stage."""
@@ -363,17 +373,41 @@ class ResNet(blocks.Core):
 
     @model_validator(mode="after")
     def _channels_fit(self) -> Self:
-        _check_names(self.heads)
         if self.width % 32:
             raise ValueError(f"width ({self.width}) must be a multiple of 32: the first stage has a quarter of it")
-        if any(head.pooling == "class" for head in self.heads.values()):
-            raise ValueError('a head with pooling "class" needs a class token; choose pooling "mean"')
+        return self
+
+
+class ImageLstm(_ImageWithoutAttention):
+    """Reads the patches of an image, row by row, by an LSTM in both directions."""
+
+    kind: Literal["image-lstm"] = "image-lstm"
+    width: blocks.Positive = 128
+    """Size of the states, half of it for each direction."""
+    depth: blocks.Depth = 2
+    """Number of layers."""
+    patch: blocks.Positive = 4
+    """Height and width of a patch in pixels."""
+    cell: ClassVar = "lstm"
+    bidirectional: ClassVar = True
+
+    @property
+    def tokens(self) -> int:
+        """Number of patches."""
+        return math.prod(size // self.patch for size in self.image)
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        if self.width % 2:
+            raise ValueError(f"width ({self.width}) must be even: each direction has half of it")
+        if self.image[0] % self.patch or self.image[1] % self.patch:
+            raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
         return self
 
 
 AnySeq2Seq: TypeAlias = EncoderDecoder | Recurrent | Convolutional
-AnyVision: TypeAlias = Vision | ResNet
-ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent | Convolutional | Elmo | ResNet
+AnyVision: TypeAlias = Vision | ResNet | ImageLstm
+ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Recurrent | Convolutional | Elmo | AnyVision
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """The type for `parse`: `kind` selects the family."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,10 +21,8 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split
 from regard.errors import DataError, SettingsError
 from regard.models.build import Model
-from regard.models.families import ResNet, SequenceHead, Vision
+from regard.models.families import ImageEncoder, SequenceHead, Vision
 from regard.models.settings import AnyVision, Classification, ModelSettings
-from regard.models.settings import ResNet as ResNetSettings
-from regard.models.settings import Vision as VisionSettings
 from regard.settings import Settings, Table
 from regard.tasks.augmentation import Augmentation, Augmented, augment
 from regard.tasks.language import SmoothedSettings
@@ -58,7 +56,7 @@ class Teacher(Settings):
 
 
 class Image(SmoothedSettings):
-    """Predicts the class of an image. Needs a vision model or a resnet."""
+    """Predicts the class of an image. Needs a model of images: vision, resnet or image-lstm."""
 
     kind: Literal["image"] = "image"
     augment: Augmentation = Augmentation()
@@ -81,13 +79,13 @@ class ImageTask(Task):
 
     kind = "image"
     settings_type = Image
-    family = (VisionSettings, ResNetSettings)
+    family = get_args(AnyVision)
     example = Picture
     usage = "predict {} IMAGE.png"
     version = 2
     settings: Image
     model: AnyVision
-    teacher: Vision | ResNet | None = None
+    teacher: Vision | ImageEncoder | None = None
     order: list[int] | None = None
     """The teacher's number of each class."""
 
@@ -130,7 +128,7 @@ class ImageTask(Task):
         changes: Table = {"classes": len(names)}
         if not any(isinstance(head, Classification) for head in self.model.heads.values()):
             changes["pooling"] = "class" if self.model.class_token else "mean"
-        model, self.head = with_head(cast(VisionSettings, self.model), Classification, "label", changes)
+        model, self.head = with_head(self.model, Classification, "label", changes)
         return model
 
     def batches(self, split: Split, share: Share) -> Loader:
@@ -139,14 +137,15 @@ class ImageTask(Task):
             self.teacher = self._read_teacher(self.settings.teacher.model).to(self.data.device)
         return super().batches(split, share)
 
-    def _read_teacher(self, name: str) -> Vision | ResNet:
+    def _read_teacher(self, name: str) -> Vision | ImageEncoder:
         directory, _ = find_model(name)
         model = load_model(directory)
-        known_heads = model.settings.heads.values() if isinstance(model, Vision | ResNet) else ()
+        known_heads = model.settings.heads.values() if isinstance(model, Vision | ImageEncoder) else ()
         heads = [head for head in known_heads if isinstance(head, Classification)]
-        if not isinstance(model, Vision | ResNet) or len(heads) != 1 or model.settings.channels != self.model.channels:
+        channels, images = self.model.channels, (Vision, ImageEncoder)
+        if not isinstance(model, images) or len(heads) != 1 or model.settings.channels != channels:
             raise SettingsError(
-                f"task.teacher.model ({name}) must be a vision model of {self.model.channels} channels with one "
+                f"task.teacher.model ({name}) must be a vision model of {channels} channels with one "
                 "classification head; choose another"
             )
         names, known = self.labels["label"], load_labels(directory).get("label")
@@ -155,19 +154,19 @@ class ImageTask(Task):
         self.order = None if known is None else [known.index(each) for each in names]
         return model.float().eval().requires_grad_(False)
 
-    def _head(self, model: Vision | ResNet) -> SequenceHead:
+    def _head(self, model: Vision | ImageEncoder) -> SequenceHead:
         head = model.heads[str(self.head)]
         assert isinstance(head, SequenceHead)
         return head
 
-    def logits(self, model: Vision | ResNet, images: Tensor) -> Tensor:
+    def logits(self, model: Vision | ImageEncoder, images: Tensor) -> Tensor:
         """The logits of bytes `[B, C, height, width]` outside of training."""
         x = to_input(images, model)
         logits: Tensor = self._head(model)(model(x))
         return (logits + self._head(model)(model(x.flip(-1)))) / 2 if self.settings.mirror else logits
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        assert isinstance(model, Vision | ResNet)
+        assert isinstance(model, Vision | ImageEncoder)
         images, labels, size = batch.values["pixels"], batch.values["label"], model.settings.image
         if not model.training:
             logits = self.logits(model, middle(images, size))
@@ -216,7 +215,7 @@ class ImageTask(Task):
 
     def details(self, model: nn.Module, split: Split) -> Table:
         """The confusion matrix: for each class, how many images of it got which class."""
-        assert isinstance(model, Vision | ResNet)
+        assert isinstance(model, Vision | ImageEncoder)
         names, device = self.labels["label"], next(model.parameters()).device
         counts = np.zeros((len(names), len(names)), np.int64)
         with torch.inference_mode():
@@ -235,7 +234,7 @@ class ImageTask(Task):
         An image is a file, the bytes of one, a Pillow image, or an array `[height, width, channels]`. The model reads
         it in another `size` (multiples of its patch) than that of its settings, if one is given.
         """
-        assert isinstance(model, Vision | ResNet)
+        assert isinstance(model, Vision | ImageEncoder)
         settings = model.settings
         stored = size or self.size
         images = [

@@ -24,7 +24,7 @@ from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits, percent, program
 from regard.models.build import Model, build
 from regard.models.count import training_flops
-from regard.models.settings import ModelSettings, Vision
+from regard.models.settings import AnyVision, ModelSettings
 from regard.settings import MOST_THREADS, Table, did_you_mean, nested
 from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
 from regard.tasks.task import Task, TrainingData, job_tokenizers, run_job
@@ -260,7 +260,7 @@ def default_tokens(model: ModelSettings, device: torch.device) -> int:
     """Tokens of a step if `train.tokens` is not set: many on a GPU; on a CPU those of a fraction of a second."""
     if device.type != "cpu":
         return GPU_TOKENS
-    length = model.tokens if isinstance(model, Vision) else 64
+    length = model.tokens if isinstance(model, AnyVision) else 64
     wanted = CPU_FLOPS * length / training_flops(model, 1, length, length)
     return min(CPU_TOKENS, key=lambda each: abs(math.log(each / wanted)))
 

@@ -25,17 +25,7 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.settings import (
-    AnyVision,
-    Decoder,
-    Elmo,
-    Encoder,
-    EncoderDecoder,
-    ModelSettings,
-    ResNet,
-    Vision,
-    reach,
-)
+from regard.models.settings import AnyVision, Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings, reach
 from regard.settings import Settings, Table, did_you_mean, kind_of
 from regard.tasks.losses import class_weights, cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
@@ -259,7 +249,7 @@ class Task:
         raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
 
 
-H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision, Elmo, ResNet)
+H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Elmo, AnyVision)
 
 
 def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tuple[H, str]:

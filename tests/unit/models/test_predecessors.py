@@ -203,6 +203,29 @@ def test_a_resnet_equals_its_formula() -> None:
         model(images[:, 0])
 
 
+def test_an_image_lstm_equals_numpy() -> None:
+    """Patches row by row, through two layers of two directions; and the head over the mean of the states."""
+    heads: dict[str, settings.ImageHead] = {"label": settings.Classification(classes=3, pooling="mean")}
+    size: dict[str, Any] = {"image": (4, 6), "patch": 2, "channels": 3}
+    model = exact(settings.ImageLstm(width=8, depth=2, dropout=0.0, heads=heads, **size))
+    images = torch.randn(1, 3, 4, 6, dtype=torch.float64)
+    pixels, weight = images[0].numpy(), model.embedding.patches.weight.detach().numpy()
+    cells = [pixels[:, row : row + 2, column : column + 2] for row in (0, 2) for column in (0, 2, 4)]
+    x = np.array([np.einsum("dcij,cij->d", weight, cell) for cell in cells])
+    x += model.embedding.patches.bias.detach().numpy()
+    weights = arrays(model.encoder[0])
+    for layer in ("l0", "l1"):
+        x = np.concatenate([lstm(x, weights, layer), lstm(x[::-1], weights, f"{layer}_reverse")[::-1]], axis=1)
+    hidden = model(images)
+    assert hidden.shape == (1, model.settings.tokens, 8)
+    np.testing.assert_allclose(hidden[0].detach().numpy(), x, atol=1e-12)
+    head = arrays(model.heads["label"].output)
+    expected = head["weight"] @ x.mean(0) + head["bias"]
+    np.testing.assert_allclose(model.heads["label"](hidden)[0].detach().numpy(), expected, atol=1e-12)
+    with pytest.raises(InputError, match="patch"):
+        model(images[..., :5])
+
+
 def test_counts() -> None:
     """Parameters and FLOPs by hand: each weight of an LSTM or a convolution is used once for each token."""
     width, vocabulary = 8, cases.VOCABULARY
@@ -223,15 +246,20 @@ def test_counts() -> None:
         for before, after, cells in blocks
     )
     assert regard.count(image).flops.sequence == 2 * products
+    counted = regard.count(settings.ImageLstm(width=8, depth=1, image=(8, 8), channels=1))
+    patches, cells = 4 * 4 * 8, 2 * 4 * 4 * (8 + 4)
+    assert counted.parameters == patches + 8 + cells + 2 * 2 * 4 * 4
+    assert counted.flops.sequence == 2 * 4 * (patches + cells)
 
 
 @pytest.mark.slow
-def test_a_resnet_learns_digits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "steps"), [({"kind": "resnet"}, 80), ({"kind": "image-lstm", "patch": 2}, 300)])
+def test_models_of_images_learn_digits(kind: dict[str, Any], steps: int, tmp_path: Path) -> None:
     recipe = {
         "task": "image",
         "data": {"kind": "digits"},
-        "model": {"kind": "resnet", "image": [8, 8], "channels": 1, "width": 32, "depth": 1},
-        "train": {"examples": 64, "steps": 80, "directory": str(tmp_path / "run"), "optimizer": {"rate": 1e-2}},
+        "model": {**kind, "image": [8, 8], "channels": 1, "width": 32, "depth": 1},
+        "train": {"examples": 64, "steps": steps, "directory": str(tmp_path / "run"), "optimizer": {"rate": 1e-2}},
     }
     run = regard.train(recipe, display=Display(quiet=True), device="cpu")
     assert run.scores["accuracy"] > 0.9
@@ -240,14 +268,19 @@ def test_a_resnet_learns_digits(tmp_path: Path) -> None:
 
 
 def test_settings_that_do_not_fit() -> None:
-    for table, word in (
-        ({"width": 9}, "width"),
-        ({"attention": {"score": "last", "window": 3}}, "window"),
-        ({"attention": {"score": "cosine"}}, "score"),
-        ({"ffn": {"hidden": 3}}, "ffn"),
+    head = {"label": {"kind": "classification", "pooling": "class"}}
+    for kind, table, word in (
+        ("recurrent", {"width": 9}, "width"),
+        ("recurrent", {"attention": {"score": "last", "window": 3}}, "window"),
+        ("recurrent", {"attention": {"score": "cosine"}}, "score"),
+        ("recurrent", {"ffn": {"hidden": 3}}, "ffn"),
+        ("resnet", {"width": 48}, "width"),
+        ("image-lstm", {"width": 9}, "width"),
+        ("image-lstm", {"image": [8, 9]}, "patch"),
+        ("image-lstm", {"heads": head}, "pooling"),
     ):
         with pytest.raises(SettingsError, match=word):
-            regard.settings.parse(settings.AnyModel, {"kind": "recurrent", **table})
+            regard.settings.parse(settings.AnyModel, {"kind": kind, **table})
 
 
 def test_elmo_equals_numpy_and_mixes_its_layers() -> None:
@@ -389,7 +422,9 @@ def test_training_resuming_translating_and_looking(kind: str, tmp_path: Path) ->
             convert(whole.directory, tmp_path / form, form)
 
 
-def test_the_page_refuses_a_resnet(tmp_path: Path) -> None:
-    save_model(build(settings.ResNet(width=32, depth=1, image=(8, 8), channels=1)), tmp_path)
-    with pytest.raises(InputError, match="resnet"):
+@pytest.mark.parametrize("family", [settings.ResNet, settings.ImageLstm])
+def test_the_page_refuses_images_without_attention(family: Any, tmp_path: Path) -> None:
+    model = family(width=32, depth=1, image=(8, 8), channels=1)
+    save_model(build(model), tmp_path)
+    with pytest.raises(InputError, match=model.kind):
         regard.Study(regard.load(tmp_path)).run(regard.Input("text"))
