@@ -18,6 +18,7 @@ from transformers import (
     DeiTConfig,
     DeiTForImageClassification,
     DeiTForImageClassificationWithTeacher,
+    DeiTModel,
     Dinov2Config,
     Dinov2Model,
     Dinov2WithRegistersConfig,
@@ -63,6 +64,15 @@ def test_deit(tmp_path: Path) -> None:
             write_pretrained(ours, place / "ours")
             back = kind.from_pretrained(place / "ours").eval()
             torch.testing.assert_close(back(batch).logits, model(batch).logits, **CLOSE)
+            if kind is DeiTForImageClassification:
+                continue
+            for pooling in (True, False):
+                base = random_model(lambda each, pooling=pooling: DeiTModel(each, add_pooling_layer=pooling), config)
+                base.save_pretrained(place / "base")
+                write_pretrained(read_pretrained(place / "base"), place / "again")
+                back = DeiTModel.from_pretrained(place / "again", add_pooling_layer=pooling).eval()
+                for found, wanted in zip(back(batch).to_tuple(), base(batch).to_tuple(), strict=True):
+                    torch.testing.assert_close(found, wanted, **CLOSE)
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
     [answer] = regard.load(place / "theirs", "cpu").predict([pixels])
     shares = model(torch.from_numpy(pixels).permute(2, 0, 1)[None] / 127.5 - 1).logits.softmax(-1)[0]

@@ -54,10 +54,12 @@ def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
         yield "ffn.kind", "experts", "dense or gated"
     if settings.ffn.activation not in ACTIVATIONS:
         yield "ffn.activation", settings.ffn.activation, " or ".join(ACTIVATIONS)
-    if settings.norm_place == "sandwich":
+    if settings.norm_place not in ("pre", "post"):
         yield "norm_place", settings.norm_place, "pre or post"
     if settings.norm_place == "post" and settings.has_final_norm:
         yield "final_norm", True, "False (with norm_place post)"
+    if settings.parallel:
+        yield "parallel", True, "False"
     if settings.layer_scale is not None:
         yield "layer_scale", settings.layer_scale, "none"
     if settings.value_size != settings.head_size:

@@ -110,7 +110,7 @@ def test_what_a_recipe_trains_and_what_a_directory_has(tmp_path: Path, monkeypat
     write_pretrained(network, "theirs")
     assert counted("./theirs")["parameters"] == planned["parameters"] - planned["parts"]["heads.pooler"]
     assert counted("de-en")["parameters"] == 18_399_232
-    expected = {"digits": ["classes follows from the data; 2"], "grammar": ["follows from the data; 30,000"]}
+    expected = {"mnist": ["classes follows from the data; 2"], "grammar": ["follows from the data; 30,000"]}
     for name, notes in expected.items():
         assert len(counted(name)["notes"]) == len(notes)
         assert notes[0] in counted(name)["notes"][0]

@@ -153,7 +153,9 @@ def test_nothing_is_overwritten_by_accident(run: Path, tmp_path: Path) -> None:
 def test_settings_that_ctranslate2_does_not_have(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     cases: dict[str, dict[str, Any]] = {
         "ffn.activation": {"ffn": Dense(activation="relu2")},
-        "norm_place": {"norm_place": "sandwich"},
+        "norm_place is sandwich": {"norm_place": "sandwich"},
+        "norm_place is output": {"norm_place": "output"},
+        "parallel": {"norm_place": "pre", "parallel": True},
         "final_norm": {"final_norm": True},
         "layer_scale": {"layer_scale": 0.1},
         "attention.value_size": {"attention": Attention(heads=2, value_size=4)},

@@ -111,7 +111,7 @@ class Bert(Family):
         bias, own = f"{self.masked}.bias", f"{self.output}.bias"
         for head in settings.heads.values():
             if isinstance(head, Masked) and head.tied:
-                words = f"{self.names['embedding.tokens'][0]}.weight"
+                words = f"{self.names_for(settings)['embedding.tokens'][0]}.weight"
                 mapping.copies = {f"{self.output}.weight": words} | ({own: bias} if own != bias else {})
             elif isinstance(head, Masked) and own != bias:
                 mapping.spares = {bias: own}

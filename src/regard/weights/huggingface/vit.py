@@ -186,7 +186,7 @@ class Deit(Vit):
         return {**self.names, **{f"heads.classification.{ours}": (name, SAME) for ours, name in both.items()}}
 
     def architecture_for(self, settings: Vision) -> str:
-        if super().architecture_for(settings) == Vit.base:
+        if super().architecture_for(settings) == self.base:
             return self.base
         return self.architectures[2 if _is_distilled(settings) else 1]
 
