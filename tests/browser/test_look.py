@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
 from PIL import Image
 from tiny_models import WRITERS
 
+import regard
 from regard.look.input import Input
+from regard.look.study import Study
 from regard.look.views import views_of
+from regard.shipped import MODELS
 
 
 @pytest.mark.parametrize("family", list(WRITERS))
@@ -25,6 +29,26 @@ def test_every_view_opens_for_every_family(served: dict[str, Served], watched: W
         assert page.locator(".trust p").text_content()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.locator("img").count() == 0, "the text is shown as text"
+
+
+@pytest.mark.parametrize("name", sorted({each.directory for each in MODELS.values()}))
+def test_every_view_opens_for_every_shipped_model(watched: Watched, name: str) -> None:
+    """Each view without an error, and as a picture that holds its text."""
+    one = Served(Study(regard.load(name, "cpu")))
+    try:
+        page = watched.open(one.address)
+        for view in views_of(one.study):
+            page.locator(f"#tab-{view}").click()
+            wait_for(page, f"#view[aria-labelledby=tab-{view}] {READY}")
+            assert page.locator("#status.error").count() == 0, page.locator("#status").inner_text()
+            with page.expect_download() as started:
+                page.get_by_role("button", name="Save as SVG").click()
+            picture = ElementTree.parse(started.value.path())
+            said = "".join(picture.getroot().itertext())
+            heading = page.locator("#view h2").first
+            assert heading.count() == 0 or heading.inner_text().split()[0] in said, view
+    finally:
+        one.close()
 
 
 @pytest.mark.parametrize(("family", "at"), [("translator", "decoder.cross"), ("decoder", "decoder.attention")])

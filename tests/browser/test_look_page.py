@@ -76,7 +76,7 @@ def inside(page: Any, selector: str) -> bool:
     assert box is not None, selector
     bottom = min(box["y"] + box["height"], box["y"] + size["height"] / 2)
     across = box["x"] >= 0 and box["x"] + box["width"] <= size["width"] + 1
-    return bool(across and box["y"] >= 0 and bottom <= size["height"])
+    return bool(across and box["y"] >= 0 and bottom <= size["height"] + 1)
 
 
 def reachable(page: Any, view: str, width: int) -> bool:
@@ -363,6 +363,7 @@ def test_a_lecture_goes_on_by_the_right_arrow_alone(served: dict[str, Served], w
     reached: dict[str, str] = {}
     for one in served.values():
         page = watched.open(one.address, chapter="0")
+        page.set_viewport_size({"width": 1280, "height": 720})
         about = page.evaluate("fetch('api/about').then(answer => answer.json())")
         chapters, page_family = about["chapters"], about["family"]
         count, titles = len(chapters), set()
@@ -371,11 +372,15 @@ def test_a_lecture_goes_on_by_the_right_arrow_alone(served: dict[str, Served], w
             wait_for(page, f"#view {READY}")
             assert page.locator("#status.error").count() == 0, page.locator("#status").inner_text()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            if "needs another model" not in page.locator("#chapter").inner_text():
+                view, part = chapter["state"]["view"], chapter["state"].get("part")
+                picture = f".{part}" if part else ".drawn" if view == "walk" else PICTURES[view]
+                assert inside(page, picture), (chapter["title"], "the picture is in sight")
+                assert inside(page, "#chapter"), (chapter["title"], "and so is the sentence")
+                reached.setdefault(chapter["title"], page.url.partition("#")[2])
             titles.add(page.locator("#chapter h2").inner_text())
             elsewhere = chapter["model"] is not None and chapter["family"] != page_family
             assert (f"/{chapter['model']}/" in page.url) == elsewhere, "a chapter on BERT shows the shipped encoder"
-            if "needs another model" not in page.locator("#chapter").inner_text():
-                reached.setdefault(chapter["title"], page.url.partition("#")[2])
             page.keyboard.press("ArrowRight")
         assert {"Why attention", "Softmax", "Decoding", "BERT", "GPT", "ViT"} <= titles
         page.keyboard.press("Escape")
@@ -393,13 +398,19 @@ def test_no_sideways_scroll_and_nothing_serious_for_axe(
     one, axe = served[family], resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     page = watched.open(one.address, text=HOSTILE)
     page.evaluate(axe)
-    for view in views_of(one.study):
+    for view in (*views_of(one.study), "lecture"):
         for width in (1440, 1280, 768, 390):
             page.set_viewport_size({"width": width, "height": 844})
-            if width in (1440, 390):
+            if view == "lecture":
+                page.evaluate(
+                    "document.body.classList.contains('lecture') || document.getElementById('lecture').click()"
+                )
+                wait_for(page, f".lecture #view {READY}")
+            elif width in (1440, 390):
                 opened(page, view)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
-            eventually(lambda view=view, width=width: reachable(page, view, width))
+            if view != "lecture":
+                eventually(lambda view=view, width=width: reachable(page, view, width))
         found = page.evaluate("axe.run().then(found => found.violations)")
         serious = [
             (each["id"], [node["html"][:120] for node in each["nodes"]][:3])

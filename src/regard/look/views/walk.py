@@ -165,7 +165,7 @@ class _Path:
             self._patches(embedding, module)
         else:
             assert isinstance(module, TextEmbedding)
-            count = [str(i + 1) for i in range(len(self.tokens))]
+            count = [str(i) for i in range(len(self.tokens))]
             self.add("tokens", "tokens", words=[count, self.tokens])
             self.add("ids", "ids", words=[count, self.tokens, [str(each) for each in side.ids]])
             self._embeddings(embedding, module)
@@ -353,7 +353,7 @@ class _Path:
         rows = slice(number * value.shape[1], (number + 1) * value.shape[1])
         norm = getattr(module, f"{part}_norm", None)
         joint = norm is not None and module.joint
-        tree, operands = self.linear("x", name, {"q": "ᵠ", "k": "ᴷ", "v": "ⱽ"}[part], None if joint else rows)
+        tree, operands = self.linear("x", name, f"^{part.upper()}", None if joint else rows)
         steps = [(part, tree, operands | {"x": self.of(x)})]
         if norm is not None:
             steps.append((f"{part}-norm", *self.norm(symbol, f"{name}_norm")))

@@ -38,6 +38,21 @@ export function clean(text) {
   return found;
 }
 
+// Text in which ^ raises the word or bracket after it.
+export function raised(text) {
+  return text.split(/\^(\([^()]*\)|[\p{L}\p{N}−]+)/u).map((part, i) => (i % 2 ? h("sup", {}, part.replace(/^\(|\)$/g, "")) : part));
+}
+
+const PRONOUNS = /^␣?(it|es|er|sie|ihn|its)$/i; // the decks' sentence is about "it"
+
+export const content = (text) => /[\p{L}\p{N}]/u.test(text) && !/^[<[].*[>\]]$/u.test(text);
+
+// The number of the token to begin with: a pronoun, or the last word.
+export function opening(tokens) {
+  const it = tokens.findIndex((each) => PRONOUNS.test(each.text));
+  return Math.max(it < 0 ? tokens.findLastIndex((each) => content(each.text)) : it, 0);
+}
+
 export function token(text) {
   return h("bdi", {}, clean(text));
 }

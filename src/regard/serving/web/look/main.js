@@ -197,7 +197,14 @@ class Page {
     $.view.replaceChildren(h("details", { class: "trust" }, h("summary", {}, hint, h("span", { class: "more" }, " How to read it")), h("p", {}, view.trust(this))), root, ...this.#saving(root));
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
     this.#edits();
-    try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.failed(error); }
+    try { await view.show(root, this); this.#reveal(root); } catch (error) { if (shown === this.#shown) this.failed(error); }
+  }
+
+  // A chapter names the part of a view that it is about.
+  #reveal(root) {
+    const part = this.state.part && root.querySelector(`.${CSS.escape(this.state.part)}`);
+    if (part?.tagName === "DETAILS") part.open = true;
+    if (this.state.chapter !== undefined) { scrollTo(0, 0); if (part) part.scrollIntoView({ block: "nearest" }); }
   }
 
   // The heads that are changed in every view, and the way back.

@@ -1,6 +1,6 @@
 // A matrix as coloured tiles: blue is negative, orange positive, grey hatched is masked. The tip has the numbers.
 
-import { h, number, short } from "./dom.js";
+import { h, number, raised, short } from "./dom.js";
 import { colour, isDark, twoColours } from "./heat.js";
 import { follow } from "./tip.js";
 
@@ -35,9 +35,9 @@ export function tiles(given) {
     const value = data[cell[0] * columns + cell[1]], place = given.first + cell[0];
     const across = given.keys?.length ? ` → ${short(given.keys[cell[1]], 16)}` : given.shape.length > 1 ? `, channel ${cell[1]}` : "";
     tip.near(canvas, x, y, h("b", { class: "number", "data-value": value }, Number.isFinite(value) ? number(value, 6) : "−∞, masked"),
-      h("span", { class: "soft" }, ` ${given.symbol}, ${given.names?.length ? `${short(given.names[cell[0]] ?? "", 16)} at ${place}` : given.shape.length > 1 ? `row ${place}` : `channel ${cell[1]}`}${across}`));
+      h("span", { class: "soft" }, " ", ...raised(given.symbol), `, ${given.names?.length ? `${short(given.names[cell[0]] ?? "", 16)} at ${place}` : given.shape.length > 1 ? `row ${place}` : `channel ${cell[1]}`}${across}`));
   }, () => { draw(null); tip.hide(); });
   const part = columns < given.shape.at(-1) || rows < (given.shape.length > 1 ? given.shape[0] : 1);
-  return h("figure", { class: "matrix", "data-symbol": given.symbol }, h("figcaption", {}, h("b", {}, given.symbol), h("span", { class: "soft" }, ` ${given.shape.join(" × ")}`)), canvas,
+  return h("figure", { class: "matrix", "data-symbol": given.symbol }, h("figcaption", {}, h("b", {}, ...raised(given.symbol)), h("span", { class: "soft" }, ` ${given.shape.join(" × ")}`)), canvas,
     part ? h("p", { class: "soft part" }, `shown: ${rows} × ${columns}`) : null);
 }

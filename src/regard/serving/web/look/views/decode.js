@@ -22,7 +22,7 @@ export function trust({ run }) {
 export async function show(root, page) {
   const { state } = page, fixed = !page.source.live;
   const value = ([key, , , , , usual]) => (state[key] === undefined ? usual : Number(state[key]));
-  const steps = h("section", { "aria-label": "Step by step" }), tree = h("section", { "aria-label": "Beam search" });
+  const steps = h("section", { "aria-label": "Step by step" }), tree = h("section", { class: "search", "aria-label": "Beam search" });
   const slider = (each) => {
     const [key, label, least, most, by, usual] = each, caption = h("output", {}, value(each));
     const input = h("input", { type: "range", name: key, min: least, max: most, step: by, value: value(each), disabled: fixed, oninput: () => {

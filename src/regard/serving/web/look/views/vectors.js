@@ -40,8 +40,7 @@ class Vectors {
     this.readout = h("div", { class: "readout", id: "readout", "aria-live": "polite" });
     this.side.append(form, this.choice, this.readout, this.list);
     this.root.append(h("div", { class: "vectors" }, this.side, this.map), this.below, this.analogy);
-    this.#analogies();
-    await this.#ask();
+    await Promise.all([this.#analogies(), this.#ask()]);
     this.root.dataset.ready = "true";
   }
 
@@ -75,7 +74,7 @@ class Vectors {
   }
 
   // b − a + c in the table of embeddings. The first answer is asked for with the button.
-  #analogies() {
+  async #analogies() {
     const { page } = this, words = (page.state.analogy ?? "boy,girl,man").split(","), off = !page.source.live;
     const [c, a, b] = [2, 0, 1].map((i) => h("input", { value: words[i] ?? "", maxlength: 60, disabled: off, "aria-label": `Word ${"abc"[i]}` })), out = h("div", { class: "pair" });
     const rows = (title, list) => h("table", {}, h("caption", {}, title), ...list.map(([word, cosine]) => h("tr", {}, h("th", { scope: "row" }, token(word)), h("td", { class: "number", "data-value": cosine }, number(cosine)))));
@@ -89,7 +88,7 @@ class Vectors {
       } catch (error) { page.say(error.message, true); }
     };
     this.analogy.replaceChildren(h("h2", {}, "Analogies of static vectors"), h("form", { class: "bar", onsubmit: ask }, c, "−", a, "+", b, h("button", { class: "main", type: "submit", disabled: off }, "Nearest words"), h("span", { class: "hint" }, "Embeddings of the vocabulary, by cosine; the words and their parts are left out. Compare with the right column.")), out);
-    if (page.state.analogy && !off) ask();
+    if (page.state.analogy && !off) await ask();
   }
 
   get chart() { return this.found.charts[this.chosen]; }

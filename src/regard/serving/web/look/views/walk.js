@@ -1,7 +1,7 @@
 // The path of one input through a layer, step by step: formula, operands and result as tiles, and the scores of one
 // query against every key.
 
-import { clean, counted, h, meter, number, picker, region, short, table, token } from "../dom.js";
+import { clean, counted, h, meter, number, opening, picker, raised, region, short, table, token } from "../dom.js";
 import { leaves, written } from "../formulas.js";
 import { unpacked } from "../packed.js";
 import { tiles } from "../tiles.js";
@@ -85,7 +85,7 @@ class Walk {
     this.head = Math.min(Number(state.head) || 0, this.heads - 1);
     this.tokens = run.sides[this.stack].tokens;
     if (!page.source.live) this.tokens = this.tokens.slice(0, ROWS); // a saved file has these
-    this.query = Math.min(Number.isNaN(Number(state.token ?? NaN)) ? Math.max(this.tokens.findLastIndex((each) => /[\p{L}\p{N}]/u.test(each.text) && each.span[1]), 0) : Math.max(Number(state.token), 0), this.tokens.length - 1);
+    this.query = Math.min(Number.isNaN(Number(state.token ?? NaN)) ? opening(this.tokens) : Math.max(Number(state.token), 0), this.tokens.length - 1);
     this.first = Math.floor(this.query / ROWS) * ROWS;
   }
 
@@ -121,7 +121,7 @@ class Walk {
       this.go(this.at + turn);
     };
     document.addEventListener("keydown", this.onKey);
-    const named = this.steps.findIndex((step) => step.name === page.state.step);
+    const named = this.steps.findIndex((step) => [step.name, step.kind].includes(page.state.step));
     this.go(named < 0 ? Number(page.state.step) || 0 : named, false);
     root.dataset.ready = "true";
   }
@@ -155,7 +155,7 @@ class Walk {
   #describe(step) {
     const [title, symbol, text] = this.kind(step), word = this.tokens[this.query].text;
     const scope = ["q", "k", "v", "softmax", "head"].includes(step.kind) ? ` · layer ${this.layer}, head ${this.head}` : "";
-    const parts = [h("h2", {}, title, h("span", { class: "soft" }, scope)), h("p", { class: "formula" }, this.formula(step)), h("p", {}, text, ...this.#more(step))];
+    const parts = [h("h2", {}, title, h("span", { class: "soft" }, scope)), h("p", { class: "formula" }, ...raised(this.formula(step))), h("p", {}, text, ...this.#more(step))];
     if (step.words && step.kind !== "answer") parts.push(this.#words(step));
     const drawn = [];
     if (step.kind === "answer") drawn.push(this.#answers(step));

@@ -1,13 +1,11 @@
 // The sentence as text, with lines from a chosen word to the words that it attends to.
 
-import { choices, clean, counted, h, number, picker, short, svg, token } from "../dom.js";
+import { choices, clean, content, counted, h, number, opening, picker, short, svg, token } from "../dom.js";
 import { headName } from "../effect.js";
 import { Tensors } from "../tensors.js";
 import { Tip } from "../tip.js";
 
 const MOST = 64; // tokens that are drawn
-const PRONOUNS = /^␣?(it|es|er|sie|ihn|its)$/i; // the decks' sentence is about "it"
-const content = (text) => /[\p{L}\p{N}]/u.test(text) && !/^[<[].*[>\]]$/u.test(text);
 
 export function trust() {
   return "A line shows a weight of one head, not a reason. The view opens on the head that gives the chosen word's attention most clearly to other words: the largest weight on a word that is not the word itself, its neighbour or a special token. Such a head can be found for every word; whether it matters is measured by silencing it, next to as many random other heads.";
@@ -25,8 +23,7 @@ class Words {
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? usual;
     this.queries = run.sides[this.place.stack].tokens.slice(0, MOST);
     this.keys = run.sides[this.place.keys].tokens.slice(0, MOST);
-    const it = this.queries.findIndex((each) => PRONOUNS.test(each.text)), last = this.queries.findLastIndex((each) => content(each.text));
-    this.word = state.from !== undefined && this.queries[Number(state.from)] ? Number(state.from) : Math.max(it < 0 ? last : it, 0);
+    this.word = state.from !== undefined && this.queries[Number(state.from)] ? Number(state.from) : opening(this.queries);
     this.mode = ["mean", "all"].includes(state.draw) ? state.draw : "one";
   }
 
