@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser_cases import CHROMIUM, Served, Watched
+from browser_cases import CHROMIUM, SERVER_LOG, Served, Watched
 from tiny_models import WRITERS
 
 import regard
@@ -44,5 +44,5 @@ def watched(browser: Any) -> Iterator[Watched]:
     made = Watched(browser)
     yield made
     made.context.close()
-    assert made.wrong == []
+    assert made.wrong == [], SERVER_LOG
     assert all(url.startswith(("http://127.0.0.1:", "file:", "data:", "about:")) for url in made.asked)

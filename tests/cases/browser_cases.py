@@ -18,6 +18,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 TEXT = "ein Hund läuft"
 HOSTILE = "<img src=x onerror=alert(1)> \u202eabc\u202c \u0007 שלום " + "x" * 60
 READY = "[data-ready=true]"
+SERVER_LOG: list[str] = []
+"""What the servers reported: it explains a request that failed."""
 
 
 class Served:
@@ -27,7 +29,7 @@ class Served:
         self.study = study
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = make_server(create_page_app(study, PageSettings()), 64, 10, 1)
+        self.server = make_server(create_page_app(study, PageSettings(), SERVER_LOG.append), 64, 10, 1)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
 
@@ -43,7 +45,7 @@ class Watched:
     def __init__(self, browser: Any, **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(60_000)
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -60,7 +62,7 @@ class Watched:
         return self.page
 
 
-def eventually(check: Any, seconds: float = 8.0) -> None:
+def eventually(check: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end
