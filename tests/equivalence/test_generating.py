@@ -40,8 +40,9 @@ def test_greedy_text_and_penalties(write, tmp_path: Path) -> None:
             )
             found = theirs.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
             expected = [token for token in found[0, ids.shape[1] :].tolist() if token not in model.frame.ends]
-            text = model.generate(prompt, tokens=20, temperature=0.0, details=True, **ours)
-            assert text.ids == expected
+            for draft in (None, "lookup"):
+                text = model.generate(prompt, tokens=20, temperature=0.0, details=True, draft=draft, **ours)
+                assert text.ids == expected
 
 
 def test_chat_prompts(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Cache:
     The first call reads a prompt `[B, T]` (of an encoder-decoder, the start token). Each later call reads `[B, K]`: one
     token for each of the K beams of an input, all at the same position. It writes K columns. A beam sees the columns
     that it descends from, so the common beginning of beams is stored once. A growing cache without beams also reads
-    several further tokens in a call, as many as the layout states for each row.
+    several further tokens in a call, as many as the layout states for each row, and can `forget` the last ones.
 
     A growing cache drops columns that no beam sees from time to time. With `steps` and `beams`, memory is fixed: it is
     allocated once, and every call changes it in place and reads nothing back, so that a GPU can replay a step.
@@ -286,6 +286,12 @@ class Cache:
             layer.k_BCGE, layer.v_BCGV = (_select_rows(x, inputs_B) for x in (layer.k_BCGE, layer.v_BCGV))
         for cross in self.cross:
             cross.select(inputs_B)
+
+    def forget(self, counts_B: Tensor) -> None:
+        """Removes the last tokens of each row, such as drafts that were not accepted."""
+        assert not self.fixed and self.rows == 1
+        self.place_B1 = self.place_B1 - counts_B[:, None]
+        self.seen_NC = self.seen_NC & (self.places_BC < self.place_B1)
 
     @staticmethod
     def joined(parts: Sequence[tuple[Cache, int, int]]) -> Cache:

@@ -25,7 +25,9 @@ CHUNK = 256
 """Inputs that are computed together."""
 Inputs = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts, or image files.")]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts.", show_default="lines of --input")]
-CHAT_OPTIONS = {name: name for name in ("tokens", *Filters.model_fields, *Penalties.model_fields, "stop", "seed")}
+CHAT_OPTIONS = {
+    name: name for name in ("tokens", *Filters.model_fields, *Penalties.model_fields, "stop", "seed", "draft")
+}
 OPTIONS = CHAT_OPTIONS | {name: name for name in ("n", "logprobs", "echo", "chat", "special", "slide", "rows")}
 Int8 = Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")]
 Int4 = Annotated[bool, typer.Option("--int4", help="Use 4-bit weights, on a CPU.")]

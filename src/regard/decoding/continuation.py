@@ -26,6 +26,7 @@ from regard.models.families import Decoder
 
 if TYPE_CHECKING:
     from regard.decoding.fast.slots import Slots
+    from regard.decoding.speculative import Drafter
 
 SHORTEST_PREFIX = 16
 """The fewest common tokens that are worth a cache of their own."""
@@ -109,13 +110,14 @@ class TextRow:
             return min(prompt.ends)
         return prompt.prefix[step] if step < len(prompt.prefix) else None
 
-    def excluded(self) -> list[int]:
-        """The tokens that must not come next, unless they are forced."""
-        rules, step = self.prompt.rules, self.prompt.longest - self.left
+    def excluded(self, more: Sequence[int] = ()) -> list[int]:
+        """The tokens that must not come after the row's tokens and `more`, unless they are forced."""
+        rules, step = self.prompt.rules, self.prompt.longest - self.left + len(more)
         found = [*self.prompt.ends] if step < rules.shortest else []
         for word in rules.must_not:
             before = len(word) - 1
-            if self.tokens[len(self.tokens) - before :] == [*word[:-1]]:
+            tail = [*self.tokens[-before - len(more) :], *more][-before:] if before else []
+            if tail == [*word[:-1]]:
                 found.append(word[-1])
         return found
 
@@ -149,36 +151,31 @@ class Reader:
         self.model = model
         self.prefixes = prefixes
         self.rows: list[TextRow] = []
+        self.counts: list[int] = []
+        """Tokens of each row's context that the cache holds."""
         self.starts: list[int] = []
         self.cache: Cache | None = None
-        """All tokens of each row's context but the last one."""
 
-    def read(self, rows: Sequence[TextRow]) -> Tensor:
-        """Reads the last token of each of `self.rows`, which become these; returns the logits `[N, V]` of the next one.
-
-        Of new rows the whole context is read, and rows that left are dropped. A row whose context now begins elsewhere
-        is new.
-        """
-        wanted = {*rows}
-        places = [i for i, row in enumerate(self.rows) if row in wanted and row.start == self.starts[i]]
-        stay = [self.rows[place] for place in places]
-        if stay and len(stay) < len(self.rows) and self.cache is not None:
-            kept_N = torch.tensor(places, device=self.model.device)
-            self.cache.select(kept_N, kept_N)
-        held = {*stay}
-        if fresh := [row for row in rows if row not in held]:
-            cache = self.read_prompts([row.tokens[row.start : -1] for row in fresh])
+    def seat(self, rows: Sequence[TextRow]) -> None:
+        """Changes the rows: reads the prompts of new ones, all but the last token, and drops those that left."""
+        wanted, held = {*rows}, {*self.rows}
+        places = [place for place, row in enumerate(self.rows) if row in wanted]
+        stay, fresh = [self.rows[place] for place in places], [row for row in rows if row not in held]
+        if len(stay) < len(self.rows):
+            self.counts, self.starts = ([each[place] for place in places] for each in (self.counts, self.starts))
             if stay and self.cache is not None:
-                parts = [(self.cache, *each) for each in enumerate(stay)] + [
-                    (cache, *each) for each in enumerate(fresh)
-                ]
-                cache = Cache.joined([(old, place, len(row.tokens) - row.start - 1) for old, place, row in parts])
-            self.cache = cache
+                kept_N = torch.tensor(places, device=self.model.device)
+                self.cache.select(kept_N, kept_N)
+        if fresh:
+            read = self.read_prompts([row.tokens[row.start : -1] for row in fresh])
+            counts = [len(row.tokens) - row.start - 1 for row in fresh]
+            if stay and self.cache is not None:
+                old = [(self.cache, place, count) for place, count in enumerate(self.counts)]
+                read = Cache.joined([*old, *((read, place, count) for place, count in enumerate(counts))])
+            self.cache = read
+            self.counts += counts
+            self.starts += [row.start for row in fresh]
         self.rows = [*stay, *fresh]
-        self.starts = [row.start for row in self.rows]
-        assert self.cache is not None
-        hidden_N1D = self._states([row.tokens[-1:] for row in self.rows], self.cache)
-        return wide(self.model.model.output(hidden_N1D[:, 0]))
 
     def read_prompts(self, prompts: list[list[int]]) -> Cache:
         """A cache of prompts. What they share with each other, or with a kept prefix, is read once."""
@@ -205,12 +202,42 @@ class Reader:
         assert isinstance(self.model.model, Decoder)
         return self.model.model.states(tokens_NT, layout, cache)
 
+    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+        """Reads the unread tokens of each row and those `ahead` of it, which are guesses.
+
+        Returns the logits `[N, 1 + T, V]` after the last token and after each guess; rows with fewer guesses have
+        their logits first, then others that mean nothing. With `last`, only those after the last guess, `[N, 1, V]`;
+        all guesses but the last were read in calls before.
+        """
+        assert self.cache is not None
+        new, removed = [], []
+        for place, (row, guesses) in enumerate(zip(self.rows, ahead, strict=True)):
+            right = len(row.tokens) - row.start - 1 + (len(guesses) if last else 0)
+            right = right if row.start == self.starts[place] else 0
+            removed.append(max(self.counts[place] - right, 0))
+            self.counts[place] -= removed[-1]
+            self.starts[place] = row.start
+            new.append([*row.tokens[row.start :], *guesses][self.counts[place] :])
+            self.counts[place] += len(new[-1])
+        if any(removed):
+            self.cache.forget(torch.tensor(removed, device=self.model.device))
+        hidden_NTD = self._states(new, self.cache)
+        width = 1 if last else 1 + max(map(len, ahead))
+        first = [[len(each) - 1 - (0 if last else len(guesses))] for each, guesses in zip(new, ahead, strict=True)]
+        if hidden_NTD.shape[1] > width or any(place for (place,) in first):
+            index_NW = torch.tensor(first, device=hidden_NTD.device) + torch.arange(width, device=hidden_NTD.device)
+            index_NW = index_NW.clamp(max=hidden_NTD.shape[1] - 1)
+            hidden_NTD = hidden_NTD.gather(1, index_NW[..., None].expand(-1, -1, hidden_NTD.shape[2]))
+        return wide(self.model.model.output(hidden_NTD))
+
     def keep(self, row: TextRow, slots: Slots | None = None) -> None:
         """Keeps the cache of a row for later prompts."""
         if self.prefixes is None or row.start:
             return
         if row in self.rows and self.cache is not None:
-            self.prefixes.keep(row.tokens[:-1], self.cache, self.rows.index(row))
+            place = self.rows.index(row)
+            length = min(self.counts[place], len(row.tokens) - 1)
+            self.prefixes.keep(row.tokens[:length], self.cache, place)
         elif slots is not None and slots.memory is not None and row in slots.seats:
             self.prefixes.keep(row.tokens[:-1], slots.memory.cache, slots.seats[row].slot)
 
@@ -218,18 +245,21 @@ class Reader:
 class SourceReader(Reader):
     """An encoder-decoder and its state of a batch of sources, which rows leave, and none joins before all have left."""
 
-    def read(self, rows: Sequence[TextRow]) -> Tensor:
+    def seat(self, rows: Sequence[TextRow]) -> None:
         wanted = {*rows}
         places = [place for place, row in enumerate(self.rows) if row in wanted]
         if not places:
             self.rows, source = [*rows], self.model.lay_out([row.prompt.source for row in rows])
-            self.state, scores_NV = self.model.begin(source, max(row.left for row in rows))
-            return scores_NV
+            self.state, self.scores_NV = self.model.begin(source, max(row.left for row in rows))
+            return
         if 2 * len(places) <= len(self.rows):  # moving the others has a cost
             kept_N = torch.tensor(places, device=self.model.device)
             self.state.select(kept_N, kept_N)
             self.rows = [self.rows[place] for place in places]
-        return self.state.step(torch.tensor([row.tokens[-1] for row in self.rows], device=self.model.device))
+        self.scores_NV = self.state.step(torch.tensor([row.tokens[-1] for row in self.rows], device=self.model.device))
+
+    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+        return self.scores_NV[:, None]
 
 
 class Continuation:
@@ -240,6 +270,7 @@ class Continuation:
         model: Model | SearchModel,
         limit: int | None = None,
         prefixes: Prefixes | None = None,
+        drafter: Drafter | None = None,
         slots: bool | None = None,
     ) -> None:
         """`limit` is the largest context, in addition to that of the model's positions.
@@ -248,10 +279,11 @@ class Continuation:
         """
         model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
         self.reader = SourceReader(model) if model.reads_source else Reader(model, prefixes)
+        self.drafter = drafter
         self.limit = smallest(limit, self.reader.model.longest)
         self.rows: list[TextRow] = []
         self.slots: Slots | None = None
-        if model.paths.slots if slots is None else slots:
+        if drafter is None and (model.paths.slots if slots is None else slots):
             from regard.decoding.fast.slots import Slots
 
             self.slots = Slots(model, self.limit)
@@ -316,30 +348,74 @@ class Continuation:
         return found
 
     def _step_plain(self, wanted: Sequence[TextRow]) -> list[tuple[TextRow, list[Written]]]:
-        if not wanted:
-            self.reader.rows = []
-            return []
-        scores_NV = self.reader.read(wanted)
-        rows = self.reader.rows
         found: dict[TextRow, list[Written]] = {row: [] for row in wanted}
-        for row, written in zip(rows, report(scores_NV, self.choose(scores_NV, rows), rows), strict=True):
-            if written.token < 0:
-                row.finish = "length"
-            elif row in found:  # sources that have ended may still be read with the others
-                self._append(row, written.token, written.chance)
-                found[row].append(written)
+        self.reader.seat(wanted)
+        rows = self.reader.rows
+        if not rows:
+            return []
+        guesses: list[list[int]] = [[] for _ in rows]
+        chances = None
+        if self.drafter is not None:
+            room = [row.left - 1 for row in rows]
+            if self.limit is not None:
+                spans = [len(row.tokens) - row.start for row in rows]
+                room = [max(min(each, self.limit - span), 0) for each, span in zip(room, spans, strict=True)]
+            guesses, chances = self.drafter.guess(rows, room)
+        logits_NTV = self.reader.read(guesses)
+        active = list(range(len(rows)))
+        for step in range(logits_NTV.shape[1]):
+            some = [rows[place] for place in active]
+            scores_NV = logits_NTV[:, step] if len(some) == len(rows) else logits_NTV[active, step]
+            guessed = [guesses[place][step] if step < len(guesses[place]) else None for place in active]
+            drawn = None if chances is None else [chances[place][step : step + 1] for place in active]
+            tokens = self.choose(scores_NV, some, guessed, drawn)
+            for row, written in zip(some, report(scores_NV, tokens, some), strict=True):
+                if written.token < 0:
+                    row.finish = "length"
+                elif row in found:
+                    self._append(row, written.token, written.chance)
+                    found[row].append(written)
+            if step + 1 == logits_NTV.shape[1]:
+                break
+            active = [
+                place
+                for place, row, token, guess in zip(active, some, tokens, guessed, strict=True)
+                if token == guess and row.finish is None
+            ]
+            if not active:
+                break
         return list(found.items())
 
-    def choose(self, scores_NV: Tensor, rows: Sequence[TextRow]) -> list[int]:
-        """The next token of each row; −1 if the rules leave none."""
+    def choose(
+        self,
+        scores_NV: Tensor,
+        rows: Sequence[TextRow],
+        guesses: Sequence[int | None],
+        chances: Sequence[Sequence[Tensor]] | None,
+    ) -> list[int]:
+        """The next token of each row; −1 if the rules leave none.
+
+        A guess that was drawn from known probabilities is accepted or replaced so that the result has the distribution
+        of the model (Leviathan et al. 2023). Any other guess is right if the token that is drawn equals it.
+        """
         scores_NV = filtered(scores_NV, rows)
         chosen: list[int] = scores_NV.argmax(-1).tolist()
         sampled = [place for place, row in enumerate(rows) if isinstance(row.prompt.search, Sampling)]
         if sampled:
             uniform_N = torch.tensor([rows[place].random.random() for place in sampled], dtype=torch.float64)
             some_NV = scores_NV if len(sampled) == len(rows) else scores_NV[sampled]
-            for place, token in zip(sampled, draw(some_NV, uniform_N.to(scores_NV.device)).tolist(), strict=True):
+            drawn = draw(some_NV, uniform_N.to(scores_NV.device)).tolist()
+            for place, uniform, token in zip(sampled, uniform_N.tolist(), drawn, strict=True):
+                guess, known = guesses[place], () if chances is None else chances[place]
                 chosen[place] = token
+                if guess is not None and known:
+                    ours_V, theirs_V = scores_NV[place].double().softmax(-1), known[0].double()
+                    if uniform * float(theirs_V[guess]) < float(ours_V[guess]):
+                        chosen[place] = guess
+                    else:
+                        rest_V = (ours_V - theirs_V).clamp(min=0).log()
+                        again_1 = torch.tensor([rows[place].random.random()], dtype=torch.float64, device=rest_V.device)
+                        chosen[place] = int(draw(rest_V[None], again_1)[0])
         possible = (scores_NV[range(len(rows)), chosen] > NEVER).tolist()
         tokens = [token if can else -1 for token, can in zip(chosen, possible, strict=True)]
         forced = [None if row.steady else row.forced for row in rows]
@@ -371,31 +447,34 @@ def report(scores_NV: Tensor, tokens: list[int], rows: Sequence[TextRow]) -> lis
     return list(map(Written, tokens, chances, best))
 
 
-def filtered(scores_NV: Tensor, rows: Sequence[TextRow]) -> Tensor:
-    """Scores after the rules, the temperature and the filters of each row."""
+def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
+    """Scores after the rules, the temperature and the filters of each row; `more` are guesses after a row's tokens."""
     kinds, search = {row.kind for row in rows}, rows[0].prompt.search
     if len(kinds) == 1:
-        scores_NV = ruled(scores_NV, rows)
+        scores_NV = ruled(scores_NV, rows, more)
         return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
     out_NV = torch.empty_like(scores_NV)
     for kind in kinds:
         index = [place for place, row in enumerate(rows) if row.kind == kind]
-        out_NV[index] = filtered(scores_NV[index], [rows[place] for place in index])
+        some = None if more is None else [more[place] for place in index]
+        out_NV[index] = filtered(scores_NV[index], [rows[place] for place in index], some)
     return out_NV
 
 
-def ruled(scores_NV: Tensor, rows: Sequence[TextRow]) -> Tensor:
+def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
     """The scores of rows of one kind after their rules, except for forced tokens."""
     if all(row.steady for row in rows):
         return scores_NV
-    rules = rows[0].prompt.rules
+    rules, after = rows[0].prompt.rules, [()] * len(rows) if more is None else more
     if rules.looks_back:
-        history_NT, written_NT = (
-            history(tokens, scores_NV.device)
-            for tokens in ([row.tokens for row in rows], [row.written for row in rows])
-        )
+        history_NT = history([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        written_NT = history([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
         scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
-    excluded = [(place, token) for place, row in enumerate(rows) for token in row.excluded()]
+    excluded = [
+        (place, token)
+        for place, (row, each) in enumerate(zip(rows, after, strict=True))
+        for token in row.excluded(each)
+    ]
     if excluded:
         scores_NV = scores_NV.clone()
         scores_NV[tuple(torch.tensor(excluded, device=scores_NV.device).T)] = NEVER

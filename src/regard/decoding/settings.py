@@ -260,6 +260,9 @@ class GenerateOptions(Penalties, Filters):
     slide: bool | None = None
     """What happens when the context is full: the older half of it is dropped, or the text ends; none: as the model was
     trained, so that a model of running text goes on."""
+    draft: str | None = None
+    """What guesses the next tokens, for speed: lookup (copies from the text so far), or a smaller model with the same
+    vocabulary; none: nothing. Samples keep their distribution, and greedy text stays the same."""
     details: bool = False
     """Whether the result is a `Generation` with log-probabilities; implied by n above 1 and by logprobs."""
     rows: Positive = 32
@@ -300,6 +303,7 @@ class GenerateKeywords(TypedDict, total=False):
     chat: bool
     special: bool
     slide: bool | None
+    draft: str | None
     rows: int
 
 

@@ -16,13 +16,14 @@ from typing import Any, Literal
 from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow, Written
 from regard.decoding.model import smallest
 from regard.decoding.settings import GenerateOptions
+from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
 from regard.errors import InputError, WeightsError
 from regard.models.families import Decoder
 from regard.models.settings import reach
 from regard.settings import Table, shown
 from regard.text.chat import chat_template, render_chat
 from regard.text.tokenizer import TokenizerPair, check_texts
-from regard.use.model import Keys, Loaded, read_generation, stated_options
+from regard.use.model import Keys, Loaded, load, read_generation, stated_options
 
 _CONTEXT = 4
 """Tokens of the prompt that are decoded again with the first ones of the text, since they may change spaces."""
@@ -88,6 +89,7 @@ class Generator(Loaded):
         self.template = chat_template(directory, config)
         """The Jinja template that turns a conversation into a prompt; None: the model has none."""
         self._prefixes = Prefixes()
+        self._drafts: dict[str, Generator] = {}
         self._token_texts: dict[int, str | None] = {}
 
     def _generate(self, prompt: str | Sequence[str], options: GenerateOptions | None, changes: Table) -> Any:
@@ -135,9 +137,10 @@ class Generator(Loaded):
             raise InputError(f"model {self.name} has no chat template; use plain prompts, or load a chat model")
         return render_chat(self.template, messages, self.tokenizer, self.name)
 
-    def batch(self) -> TextBatch:
+    def batch(self, draft: str | None = None) -> TextBatch:
         """An empty running batch of texts."""
-        return TextBatch(lambda: Continuation(self.network, self.frame.limit, self._prefixes))
+        drafter = self._drafter(draft)
+        return TextBatch(lambda: Continuation(self.network, self.frame.limit, self._prefixes, drafter))
 
     def ids(self, prompt: str, special: bool = False) -> list[int]:
         """The tokens of a prompt as the model reads them."""
@@ -189,11 +192,22 @@ class Generator(Loaded):
 
     def _run(self, texts: Sequence[TextStream], options: GenerateOptions) -> Iterator[tuple[TextStream, str]]:
         """Writes all texts, at most `options.rows` at the same time; yields their parts."""
-        batch, waiting, current = self.batch(), list(reversed(texts)), list[TextStream]()
+        batch, waiting, current = self.batch(options.draft), list(reversed(texts)), list[TextStream]()
         while waiting or current:
             current += [waiting.pop() for _ in range(min(options.rows - len(current), len(waiting)))]
             yield from batch.step(current)
             current = [text for text in current if text.finish is None]
+
+    def _drafter(self, draft: str | None) -> Drafter | None:
+        if draft is None or draft == "lookup":
+            return None if draft is None else LookupDrafter()
+        if draft not in self._drafts:
+            other = load(draft, next(self.network.parameters()).device)
+            if not isinstance(other, Generator) or other.tokenizer.names != self.tokenizer.names:
+                raise InputError(f"draft ({draft}) has another vocabulary than {self.name}; give a model with the same")
+            self._drafts[draft] = other
+        other = self._drafts[draft]
+        return ModelDrafter(other.network, other.frame.limit)
 
 
 class TextBatch:

@@ -104,8 +104,8 @@ def test_a_source_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
 
 @pytest.mark.parametrize("position", [Rotary(), Learned(length=64), Alibi()])
 @pytest.mark.parametrize("window", [None, 5])
-def test_several_tokens_and_joined_rows(position: Any, window: int | None) -> None:
-    """Rows that read, join and leave in any order have the logits of one pass over their tokens."""
+def test_several_tokens_forgotten_ones_and_joined_rows(position: Any, window: int | None) -> None:
+    """Rows that read, forget, join and leave in any order have the logits of one pass over their tokens."""
     attention = AttentionSettings(heads=4, kv_heads=2, window=window)
     model = build(Decoder(**SMALL | {"attention": attention}, position=position)).double().eval()
     draw = random.Random(1)
@@ -120,6 +120,9 @@ def test_several_tokens_and_joined_rows(position: Any, window: int | None) -> No
             rows[place] = [*rows[place], *fresh[place]]
             whole = model(torch.tensor([rows[place]]))[0, -count:]
             assert torch.allclose(logits[place, :count], whole, atol=1e-10)
+        removed = [draw.randrange(min(5, len(row))) for row in rows]
+        cache.forget(torch.tensor(removed))
+        rows = [row[: len(row) - count] for row, count in zip(rows, removed, strict=True)]
         if draw.random() < 0.5:
             chosen = [draw.randrange(len(rows)) for _ in range(draw.randint(1, 4))]
             kept = [draw.randint(0, min(len(rows[old]), 40)) for old in chosen]

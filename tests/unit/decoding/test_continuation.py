@@ -13,7 +13,8 @@ from decoding_cases import END, continuer, inputs
 
 from regard.blocks.settings import Attention, Learned
 from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow
-from regard.decoding.settings import GenerateOptions, Rules, Sampling
+from regard.decoding.settings import GenerateOptions, Greedy, Rules, Sampling
+from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.families import Decoder
@@ -161,14 +162,39 @@ KINDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.slow
-def test_samples_have_the_distribution_of_the_model() -> None:
-    """Pairs of tokens of 1,500 samples, by chi-squared."""
+@pytest.mark.parametrize("kind", ["plain", "lookup", "model"])
+def test_samples_have_the_distribution_of_the_model(kind: str) -> None:
+    """Pairs of tokens of 1,500 samples, by chi-squared, with and without guesses."""
     model, prompt, count = continuer(VOCABULARY, dtype=torch.float32), [4, 5, 6, 2, 4, 5, 6, 3, 4, 5], 1_500
+    other = continuer(VOCABULARY, seed=5, dtype=torch.float32)
     for options in KINDS:
         use = GenerateOptions(**options)
+        drafter: dict[str, Drafter | None] = {"plain": None, "lookup": LookupDrafter(), "model": ModelDrafter(other)}
+        batch = Continuation(model, drafter=drafter[kind])
         prompts = [Prompt(prompt, 3, use.search(), use.rules(), sample=number) for number in range(count)]
-        counts = Counter(tuple(written[:2]) for written in run(Continuation(model), prompts))
+        counts = Counter(tuple(written[:2]) for written in run(batch, prompts))
         assert abs(chi_squared(counts, pairs(model, prompt, options))) < 4, options
+
+
+def test_guesses_do_not_change_the_greedy_text() -> None:
+    """With penalties too; a good guesser needs fewer steps, and a copied guess leaves samples as they are."""
+    model = continuer(VOCABULARY)
+    for search, rules in itertools.product((Greedy(), Sampling(seed=3)), (Rules(), Rules(repetition=1.3, ngram=4))):
+        prompts = [
+            Prompt(tokens, 30, search, rules, frozenset([END]), sample=number)
+            for number, tokens in enumerate([[2, 3, 4, 5, 2, 3, 4], [5, 6, 5, 6, 5], [7]])
+        ]
+        expected = run(Continuation(model), prompts)
+        assert run(Continuation(model, drafter=LookupDrafter()), prompts) == expected
+        if isinstance(search, Greedy):
+            for drafter in (ModelDrafter(model), ModelDrafter(continuer(VOCABULARY, seed=6))):
+                assert run(Continuation(model, drafter=drafter), prompts) == expected
+    batch, steps = Continuation(model, drafter=ModelDrafter(model)), 0
+    batch.add([Prompt([4, 5, 6], 30)])
+    while batch.rows:
+        batch.step()
+        steps += 1
+    assert steps == 6  # four guesses and one more token each
 
 
 def test_prefixes_are_read_once_and_change_nothing() -> None:
@@ -207,6 +233,8 @@ def test_context_that_is_full() -> None:
                 start = len(tokens) - 4 if len(tokens) - start > 8 else start
                 tokens.append(int(logits(model, tokens[start:]).argmax()))
             assert found == tokens[len(prompt.tokens) :]
+    guessed = run(Continuation(model, drafter=LookupDrafter()), [Prompt([2, 3, 4], 20, slide=True)])
+    assert guessed == run(Continuation(model), [Prompt([2, 3, 4], 20, slide=True)])
 
 
 def test_prompts_that_cannot_be_continued() -> None:

@@ -60,6 +60,10 @@ def test_samples_depend_on_the_seed_and_their_number_only(model: Generator) -> N
     among = model.generate(["Katze", PROMPT, "und"], n=3, tokens=8, seed=5, rows=2)
     assert [each.text for each in among[1]] == [each.text for each in alone]
     assert model.generate(PROMPT, tokens=8, seed=5) == alone[0].text != model.generate(PROMPT, tokens=8, seed=6)
+    for draft in ("lookup", str(model.directory)):
+        assert model.generate(PROMPT, tokens=20, temperature=0.0, draft=draft) == model.generate(
+            PROMPT, tokens=20, temperature=0.0
+        )
 
 
 def test_stop_strings_and_held_back_text(model: Generator) -> None:
@@ -178,6 +182,7 @@ def test_mistakes(place: Path, tmp_path: Path) -> None:
         (SettingsError, "temperature", ("--temperature", "-1")),
         (SettingsError, "min_p", ("--min-p", "2")),
         (SettingsError, "stop", ("--stop", "")),
+        (WeightsError, "unknown", ("--draft", "nothing")),
         (SettingsError, "not both", ("--input", "x")),
     ]
     for kind, message, arguments in wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -121,10 +122,10 @@ class _Watched(Continuation):
         self.shapes = (Sampling(temperature=shape.temperature), shape)
         self.notes: list[tuple[Tensor, ...]] = []
 
-    def choose(self, scores_NV: Tensor, rows: Sequence[TextRow]) -> list[int]:
+    def choose(self, scores_NV: Tensor, rows: Sequence[TextRow], *guesses: Any) -> list[int]:
         free_NV = ruled(scores_NV, rows)
         self.notes.append((scores_NV.softmax(-1)[0], *(shaped(free_NV, each).softmax(-1)[0] for each in self.shapes)))
-        return super().choose(scores_NV, rows)
+        return super().choose(scores_NV, rows, *guesses)
 
 
 def _steps_answer(study: Study, request: StepsRequest) -> Answer:
