@@ -18,12 +18,28 @@ from regard.blocks.positions import sinusoidal
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Activation, Gated, Learned, LinearScaling, Relative, RmsNorm, Rotary, Sinusoidal
 from regard.errors import WeightsError, extra_module
-from regard.models.settings import EncoderDecoder
+from regard.models.settings import EncoderDecoder, complete
 from regard.text.tokenizer import Tokenizer, TokenizerPair
 
 LENGTH = 2048
 """The number of positions that are written where ours have no end."""
 ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "ffn.kind": ("dense", "gated"),
+    "ffn.activation": tuple(ACTIVATIONS),
+    "norm_place": ("pre", "post"),
+    "parallel": (False,),
+    "layer_scale": (None,),
+    "attention.qk_norm.kind": (None,),
+    "attention.soft_cap": (None,),
+    "attention.window": (None,),
+    "attention.latent.rank": (None,),
+    "attention.sinks": (False,),
+    "position.kind": ("sinusoidal", "learned", "relative", "rotary", "none"),
+    "position.relative.buckets": (None,),
+    "position.scaling.kind": (None, "linear"),
+}
+"""The values of settings that CTranslate2 has."""
 
 
 def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Path | str) -> None:
@@ -35,7 +51,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
     settings = network.settings
     if not isinstance(settings, EncoderDecoder):
         raise WeightsError(f"model.kind ({settings.kind}) cannot be written for ctranslate2, only encoder-decoder can")
-    if problems := [f"{name} is {value}, only {known} is supported" for name, value, known in _problems(settings)]:
+    if problems := list(_problems(settings)):
         raise WeightsError(f"the model cannot be written for ctranslate2: {'; '.join(problems)}; train another one")
     library = extra_module("ctranslate2", "the package ctranslate2", "ctranslate2", "this format", WeightsError)
     spec = _Writer(library, settings, network).write()
@@ -47,33 +63,16 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
     spec.save(str(directory))
 
 
-def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
+def _problems(settings: EncoderDecoder) -> Iterator[str]:
     """Yield each setting that CTranslate2 does not have, its value and the supported ones."""
-    attention, position = settings.attention, settings.position
-    if settings.ffn.kind == "experts":
-        yield "ffn.kind", "experts", "dense or gated"
-    if settings.ffn.activation not in ACTIVATIONS:
-        yield "ffn.activation", settings.ffn.activation, " or ".join(ACTIVATIONS)
-    if settings.norm_place not in ("pre", "post"):
-        yield "norm_place", settings.norm_place, "pre or post"
-    if settings.norm_place == "post" and settings.has_final_norm:
-        yield "final_norm", True, "False (with norm_place post)"
-    if settings.parallel:
-        yield "parallel", True, "False"
-    if settings.layer_scale is not None:
-        yield "layer_scale", settings.layer_scale, "none"
-    if settings.value_size != settings.head_size:
-        yield "attention.value_size", settings.value_size, f"head_size ({settings.head_size})"
-    for name in ("qk_norm", "soft_cap", "window", "latent"):
-        value = getattr(attention, name)
-        if value is not None:
-            yield f"attention.{name}", getattr(value, "kind", value), "none"
-    if attention.sinks:
-        yield "attention.sinks", True, "False"
-    if isinstance(position, Rotary) and not isinstance(position.scaling, LinearScaling | None):
-        yield "position.scaling.kind", position.scaling.kind, "linear"
-    if position.kind in ("alibi", "transformer-xl"):
-        yield "position.kind", position.kind, "sinusoidal, learned, relative, rotary or none"
+    supported = SUPPORTED | {"attention.value_size": (settings.head_size,)}
+    if settings.norm_place == "post":
+        supported["final_norm"] = (False,)
+    values = complete(settings)
+    for name, known in supported.items():
+        if (value := values.get(name)) not in known:
+            named = " or ".join("none" if each is None else str(each) for each in known)
+            yield f"{name} is {value}, only {named} is supported"
 
 
 class _Writer:

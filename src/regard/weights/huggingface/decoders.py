@@ -102,20 +102,22 @@ class Llama(CausalLm):
     from_tensors = frozenset({"tied"})
 
     fields: ClassVar[tuple[Row, ...]] = (
-        Row("vocabulary", "vocab_size", 32000),
-        Row("width", "hidden_size", 4096),
-        Row("depth", "num_hidden_layers", 32),
-        Row("attention.heads", "num_attention_heads", 32),
+        *varied(
+            tables.USUAL,
+            vocab_size=32000,
+            hidden_size=4096,
+            num_hidden_layers=32,
+            num_attention_heads=32,
+            intermediate_size=11008,
+            hidden_act="silu",
+        ),
         Row("attention.head_size", "head_dim", None),
         Row("attention.kv_heads", "num_key_value_heads", None),
         Row("attention.bias", "attention_bias", False),
         Row("attention.dropout", "attention_dropout", 0.0),
-        Row("ffn.hidden", "intermediate_size", 11008),
-        Row("ffn.activation", "hidden_act", "silu", ACTIVATION),
         Row("ffn.bias", "mlp_bias", False),
         Row("norm.eps", "rms_norm_eps", 1e-6),
         Row("tied", "tie_word_embeddings", False),
-        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "gated",
@@ -448,19 +450,20 @@ class GptNeoX(Llama):
     base_key, fraction_key, fraction_default = "rotary_emb_base", "rotary_pct", 0.25
 
     fields = (
-        Row("vocabulary", "vocab_size", 50432),
-        Row("width", "hidden_size", 6144),
-        Row("depth", "num_hidden_layers", 44),
-        Row("attention.heads", "num_attention_heads", 64),
+        *varied(
+            tables.USUAL,
+            vocab_size=50432,
+            hidden_size=6144,
+            num_hidden_layers=44,
+            num_attention_heads=64,
+            intermediate_size=24576,
+        ),
         Row("attention.bias", "attention_bias", True),
         Row("attention.dropout", "attention_dropout", 0.0),
-        Row("ffn.hidden", "intermediate_size", 24576),
-        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
         Row("norm.eps", "layer_norm_eps", 1e-5),
         Row("dropout", "hidden_dropout", 0.0),
         Row("parallel", "use_parallel_residual", True),
         Row("tied", "tie_word_embeddings", False),
-        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {"norm_place": "pre", "position.kind": "rotary", "position.order": "halves"}
     names: ClassVar[Names] = {

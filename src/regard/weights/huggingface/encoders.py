@@ -16,7 +16,7 @@ from torch.nn import functional
 from regard.blocks.settings import Rotary
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
 from regard.weights.huggingface import tables
-from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Form, Names, Row, under, varied
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Form, Names, Row, moved, under, varied
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -67,18 +67,12 @@ class Bert(Family):
     """Where a copy of the output over the vocabulary is."""
 
     fields: ClassVar[tuple[Row, ...]] = (
-        Row("vocabulary", "vocab_size", 30522),
-        Row("width", "hidden_size", 768),
-        Row("depth", "num_hidden_layers", 12),
-        Row("attention.heads", "num_attention_heads", 12),
+        *tables.USUAL,
         Row("attention.dropout", "attention_probs_dropout_prob", 0.1),
-        Row("ffn.hidden", "intermediate_size", 3072),
-        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
         Row("norm.eps", "layer_norm_eps", 1e-12),
         Row("dropout", "hidden_dropout_prob", 0.1),
         Row("position.length", "max_position_embeddings", 512),
         Row("segments", "type_vocab_size", 2),
-        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {"norm_place": "post", "position.kind": "learned", "embedding_norm": True}
     required: ClassVar = {"position_embedding_type": "absolute"}
@@ -127,10 +121,13 @@ class Bert(Family):
             raise config.error("id2label", "must have two entries, for a start and an end; correct it")
         key, usual = self.head_dropout
         dropout = config.read(key, config.read("hidden_dropout_prob", 0.1) if usual is None else usual)
-        tied = config.read("tie_word_embeddings", True)
-        classes = config.labels()
+        tied, classes = config.read("tie_word_embeddings", True), config.labels()
+        usual_activation = next(row.default for row in self.fields if row.ours == "ffn.activation")
+        activation: Any = "gelu"
+        if self.activation is not None:
+            activation = config.read(self.activation, usual_activation, ACTIVATION)
         heads: dict[str, TextHead] = {
-            "masked": Masked(activation=self.masked_activation(config), tied=tied),
+            "masked": Masked(activation=activation, tied=tied),
             "next-sentence": NextSentence(),
             "classification": Classification(classes=classes, dense=True, activation=self.pooled, dropout=dropout),
             "tagging": Tagging(classes=classes, dropout=dropout),
@@ -138,10 +135,6 @@ class Bert(Family):
             "pooling": Pooling(dense=True),
         }
         return {"heads": {kind: head.model_dump() for kind, head in heads.items() if kind in kinds}}
-
-    def masked_activation(self, config: Config) -> Any:
-        default = next(row.default for row in self.fields if row.ours == "ffn.activation")
-        return "gelu" if self.activation is None else config.read(self.activation, default, ACTIVATION)
 
     def write_rest(self, settings: Encoder) -> dict[str, Any]:
         if not settings.segments and "segments" not in self.constants:
@@ -177,15 +170,8 @@ def classes_of(name: str, *heads: str) -> dict[str, set[str]]:
     return {f"{name}Model": {*heads}} | {f"{name}For{suffix}": {kind} for suffix, kind in kinds.items()}
 
 
-def body(prefix: str) -> Names:
-    """The names of BERT's embeddings and layers with another prefix."""
-    return {
-        ours: (theirs.replace("bert.", prefix, 1), form)
-        for ours, (theirs, form) in Bert.names.items()
-        if ours.startswith(("embedding", "encoder"))
-    }
-
-
+BODY: Names = {ours: found for ours, found in Bert.names.items() if ours.startswith(("embedding", "encoder"))}
+"""BERT's embeddings and layers."""
 HEAD_NAMES: Names = {"heads.tagging.output": ("classifier", SAME), "heads.spans.output": ("qa_outputs", SAME)}
 DENSE_CLASSIFIER: Names = under("heads.classification", "classifier", pool="dense", output="out_proj")
 
@@ -211,7 +197,7 @@ class Roberta(Bert):
     required: ClassVar = {"position_embedding_type": "absolute", "pad_token_id": 1}
     written: ClassVar = {"pad_token_id": 1}
     names: ClassVar[Names] = {
-        **body("roberta."),
+        **moved(BODY, "bert.", "roberta."),
         **HEAD_NAMES,
         **DENSE_CLASSIFIER,
         "embedding.position.weight": (
@@ -233,11 +219,7 @@ class MPNet(Roberta):
     constants: ClassVar = {**Bert.constants, "segments": 0, "position.relative": {"buckets": 32, "longest": 128}}
     required: ClassVar = {"pad_token_id": 1, "relative_attention_num_buckets": 32}
     names: ClassVar[Names] = {
-        **{
-            ours: (theirs.replace("roberta.", "mpnet.", 1), form)
-            for ours, (theirs, form) in Roberta.names.items()
-            if ours != "embedding.segments"
-        },
+        **moved(Roberta.names, "roberta.", "mpnet."),
         **under("encoder.{i}.attention", "mpnet.encoder.layer.{i}.attention.attn", q="q", k="k", v="v", out="o"),
         "encoder.{i}.attention_residual.norm": ("mpnet.encoder.layer.{i}.attention.LayerNorm", SAME),
         "encoder.position.weight": ("mpnet.encoder.relative_attention_bias.weight", SAME),
@@ -295,7 +277,7 @@ class Electra(Bert):
     activation = None
     fields = varied(Bert.fields, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
     names: ClassVar[Names] = {
-        **body("electra."),
+        **moved(BODY, "bert.", "electra."),
         **HEAD_NAMES,
         **DENSE_CLASSIFIER,
         "embedding.project": ("electra.embeddings_project", SAME),
@@ -329,22 +311,24 @@ class Albert(Bert):
     )
     required: ClassVar = {"position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1}
 
+    names: ClassVar[Names] = {
+        **{ours: found for ours, found in moved(BODY, "bert.", "albert.").items() if ours.startswith("embedding")},
+        **HEAD_NAMES,
+        "embedding.project": ("albert.encoder.embedding_hidden_mapping_in", SAME),
+        **{f"heads.{kind}.pool": ("albert.pooler", SAME) for kind in ("pooling", "classification")},
+        "heads.classification.output": ("classifier", SAME),
+        **under("heads.masked", "predictions", dense="dense", norm="LayerNorm", output="decoder"),
+    }
+
     def names_for(self, settings: Encoder) -> Names:
         copies = Form(self._same, lambda tensor: (tensor,) * settings.depth)
         layer = "albert.encoder.albert_layer_groups.0.albert_layers.0"
-        tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
         return {
-            **{ours: found for ours, found in body("albert.").items() if ours.startswith("embedding")},
-            "embedding.project": ("albert.encoder.embedding_hidden_mapping_in", SAME),
+            **super().names_for(settings),
             **under("encoder.{i}.attention", f"{layer}.attention", copies, q="query", k="key", v="value", out="dense"),
-            "encoder.{i}.attention_residual.norm": (f"{layer}.attention.LayerNorm", copies),
+            **under("encoder.{i}.attention_residual", f"{layer}.attention", copies, norm="LayerNorm"),
             **under("encoder.{i}.ffn", layer, copies, up="ffn", down="ffn_output"),
-            "encoder.{i}.ffn_residual.norm": (f"{layer}.full_layer_layer_norm", copies),
-            **HEAD_NAMES,
-            **{f"heads.{kind}.pool": ("albert.pooler", SAME) for kind in ("pooling", "classification")},
-            "heads.classification.output": ("classifier", SAME),
-            **under("heads.masked", "predictions", dense="dense", norm="LayerNorm"),
-            "heads.masked.output": ("predictions" if tied else "predictions.decoder", SAME),
+            **under("encoder.{i}.ffn_residual", layer, copies, norm="full_layer_layer_norm"),
         }
 
     def _same(self, layers: tuple[Tensor, ...]) -> Tensor:
@@ -377,20 +361,15 @@ class ModernBert(Bert):
     head_names = ("head.", "decoder.", "classifier.")
     masked = output = "decoder"
     fields = (
-        Row("vocabulary", "vocab_size", 50368),
-        Row("width", "hidden_size", 768),
-        Row("depth", "num_hidden_layers", 22),
-        Row("attention.heads", "num_attention_heads", 12),
+        *varied(tables.USUAL, ("hidden_act",), vocab_size=50368, num_hidden_layers=22, intermediate_size=1152),
         Row("attention.bias", "attention_bias", False),
         Row("attention.dropout", "attention_dropout", 0.0),
-        Row("ffn.hidden", "intermediate_size", 1152),
         Row("ffn.activation", "hidden_activation", "gelu", ACTIVATION),
         Row("ffn.bias", "mlp_bias", False),
         Row("ffn.dropout", "mlp_dropout", 0.0),
         Row("norm.eps", "norm_eps", 1e-5),
         Row("norm.bias", "norm_bias", False),
         Row("dropout", "embedding_dropout", 0.0),
-        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "gated",

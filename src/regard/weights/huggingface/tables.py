@@ -166,6 +166,17 @@ def varied(fields: tuple[Row, ...], without: tuple[str, ...] = (), /, **defaults
     return tuple(replace(row, default=defaults.get(row.theirs, row.default)) for row in rows)
 
 
+USUAL = (
+    Row("vocabulary", "vocab_size", 30522),
+    Row("width", "hidden_size", 768),
+    Row("depth", "num_hidden_layers", 12),
+    Row("attention.heads", "num_attention_heads", 12),
+    Row("ffn.hidden", "intermediate_size", 3072),
+    Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+    Row("initial.deviation", "initializer_range", 0.02),
+)
+"""The fields of most types, with the sizes of BERT."""
+
 Tensors = tuple[Tensor, ...]
 
 
@@ -210,6 +221,11 @@ Names = dict[str, tuple[str, Form]]
 def under(ours: str, theirs: str, form: Form = SAME, /, **names: str) -> Names:
     """Return the names of several modules below one of ours and one of theirs."""
     return {f"{ours}.{name}": (f"{theirs}.{other}", form) for name, other in names.items()}
+
+
+def moved(names: Names, old: str, new: str) -> Names:
+    """Return the names of a similar type, with another prefix."""
+    return {ours: (theirs.replace(old, new, 1), form) for ours, (theirs, form) in names.items()}
 
 
 @dataclass
@@ -321,14 +337,17 @@ class Family:
         return tensors
 
     def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Any:
-        config.require(dict.fromkeys(REFUSED, False) | dict(self.required))
-        config.architecture(self.architectures)
-        values = {"ffn.kind": "dense", "norm.kind": "layer", "initial.kind": "normal", **self.constants}
-        values |= {row.ours: row.read(config) for row in self.fields}
+        kinds = {"ffn.kind": "dense", "norm.kind": "layer", "initial.kind": "normal"}
         try:
-            return parse(self.settings, nested(values | self.read_rest(config, tensors)))
+            return parse(self.settings, nested({**kinds, **self.constants, **self.read_values(config, tensors)}))
         except SettingsError as error:
             raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
+
+    def read_values(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return all settings but the constants, by dotted name."""
+        config.require(dict.fromkeys(REFUSED, False) | dict(self.required))
+        config.architecture(self.architectures)
+        return {row.ours: row.read(config) for row in self.fields} | self.read_rest(config, tensors)
 
     def write_config(self, settings: Any, extra: Mapping[str, Any] | None = None) -> Config:
         values = {"model_type": self.model_type, "architectures": [self.architecture_for(settings)], **self.written}

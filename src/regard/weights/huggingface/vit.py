@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Classification, Vision
-from regard.settings import nested, parse
 from regard.weights.huggingface.tables import (
     ACTIVATION,
     SAME,
+    USUAL,
     Codec,
     Config,
     Family,
@@ -22,21 +21,18 @@ from regard.weights.huggingface.tables import (
     Names,
     Row,
     TensorMap,
+    equal_parts,
     leading,
+    moved,
     under,
+    varied,
 )
 
 CLASSIFIER = "ViTForImageClassification"
-KINDS = ("weight", "bias")
 CLIP_LAYER = "vision_model.encoder.layers.{i}"
-CLIP_OTHER = (
-    *("qkv_bias", "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_act", "layer_norm_eps"),
-    *("patch_size", "head_dim"),
-)
-"""Keys of ViT that CLIP has not, or with another default."""
 TIMM_HEADS = {"tiny": 3, "small": 6, "medium": 8, "base": 12, "large": 16, "huge": 16, "giant": 16}
 """Heads of timm's models by their names; others state them."""
-LAYER = "vit.encoder.layer.{i}"
+LAYER, DINO_LAYER = "vit.encoder.layer.{i}", "dinov2.encoder.layer.{i}"
 
 
 def _read_pair(value: Any) -> tuple[int, int]:
@@ -71,8 +67,6 @@ def _positions(registers: int) -> Form:
 POSITIONS = _positions(0)
 ROWS = Form(lambda own: torch.cat([own[1][None], own[0]]), lambda tensor: (tensor[1:], tensor[0]))
 """The same as [1 + P, D]."""
-THIRDS = Form(torch.cat, lambda tensor: tensor.chunk(3))
-"""Query, key and value in one tensor."""
 
 
 def _add_positions(tensors: dict[str, Tensor], table: str, tokens: str) -> dict[str, Tensor]:
@@ -107,20 +101,15 @@ class Vit(Family):
     from_tensors = frozenset({"heads"})
 
     fields: ClassVar[tuple[Row, ...]] = (
-        Row("width", "hidden_size", 768),
-        Row("depth", "num_hidden_layers", 12),
-        Row("attention.heads", "num_attention_heads", 12),
+        *varied(USUAL, ("vocab_size",)),
         Row("attention.head_size", "head_dim", None),
         Row("attention.bias", "qkv_bias", True),
         Row("attention.dropout", "attention_probs_dropout_prob", 0.0),
-        Row("ffn.hidden", "intermediate_size", 3072),
-        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
         Row("norm.eps", "layer_norm_eps", 1e-12),
         Row("dropout", "hidden_dropout_prob", 0.0),
         Row("image", "image_size", 224, PAIR),
         Row("patch", "patch_size", 16),
         Row("channels", "num_channels", 3),
-        Row("initial.deviation", "initializer_range", 0.02),
         *SCALING,
     )
     constants: ClassVar = {"attention.output_bias": True, "norm_place": "pre", "position.kind": "learned-2d"}
@@ -169,7 +158,7 @@ class Deit(Vit):
     head_names = ("classifier.", "cls_classifier.", "distillation_classifier.")
     constants: ClassVar = {**Vit.constants, "registers": 1}
     names: ClassVar[Names] = {
-        **{ours: (theirs.replace("vit.", "deit."), form) for ours, (theirs, form) in Vit.names.items()},
+        **moved(Vit.names, "vit.", "deit."),
         "embedding.registers": ("deit.embeddings.distillation_token", leading(1)),
         "embedding.position.first": ("deit.embeddings.position_embeddings", _positions(1)),
         "embedding.position.weight": ("deit.embeddings.position_embeddings", _positions(1)),
@@ -200,10 +189,6 @@ def _hidden(size: int, gated: bool) -> int:
     return (size * 2 // 3 + 7) // 8 * 8 if gated else size
 
 
-HALVES = Form(torch.cat, lambda tensor: tensor.chunk(2))
-"""Gate and up in one tensor."""
-
-
 class Dinov2(Vit):
     """The type of DINOv2 backbones: layer scale, and in the largest a gated feed-forward (SwiGLU)."""
 
@@ -216,31 +201,23 @@ class Dinov2(Vit):
     from_tensors = frozenset()
     required: ClassVar = {}
     fields = (
-        *(row for row in Vit.fields if row.theirs not in ("intermediate_size", "hidden_act", "layer_norm_eps")),
-        Row("norm.eps", "layer_norm_eps", 1e-6),
+        *varied(Vit.fields, ("intermediate_size", "hidden_act"), layer_norm_eps=1e-6),
         Row("layer_scale", "layerscale_value", 1.0),
         Row("stochastic_depth", "drop_path_rate", 0.0),
     )
     names: ClassVar[Names] = {
-        **{
-            ours: (theirs.replace("vit.", "dinov2.").replace("layernorm_before", "norm1"), form)
-            for ours, (theirs, form) in Vit.names.items()
-            if "heads" not in ours
-        },
+        **moved(Vit.names, "vit.", "dinov2."),
         "embedding.registers": ("dinov2.embeddings.register_tokens", leading(1)),
-        **under("encoder.{i}.ffn_residual", "dinov2.encoder.layer.{i}", norm="norm2"),
-        "encoder.{i}.attention_residual.scale": ("dinov2.encoder.layer.{i}.layer_scale1.lambda1", SAME),
-        "encoder.{i}.ffn_residual.scale": ("dinov2.encoder.layer.{i}.layer_scale2.lambda1", SAME),
+        **under("encoder.{i}.attention_residual", DINO_LAYER, norm="norm1", scale="layer_scale1.lambda1"),
+        **under("encoder.{i}.ffn_residual", DINO_LAYER, norm="norm2", scale="layer_scale2.lambda1"),
     }
 
     def names_for(self, settings: Vision) -> Names:
-        mlp, ours = "dinov2.encoder.layer.{i}.mlp", "encoder.{i}.ffn"
+        mlp, ours = f"{DINO_LAYER}.mlp", "encoder.{i}.ffn"
         if settings.ffn.kind == "dense":
-            return {**self.names, **under(ours, mlp, up="fc1", down="fc2")}
-        joined = {
-            f"{ours}.{part}.{kind}": (f"{mlp}.weights_in.{kind}", HALVES) for part in ("gate", "up") for kind in KINDS
-        }
-        return {**self.names, **joined, **under(ours, mlp, down="weights_out")}
+            return self.names | under(ours, mlp, up="fc1", down="fc2")
+        joined = under(ours, mlp, equal_parts(2), gate="weights_in", up="weights_in")
+        return self.names | joined | under(ours, mlp, down="weights_out")
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         gated = config.read("use_swiglu_ffn", False)
@@ -290,11 +267,14 @@ class Clip(Vit):
     from_tensors = frozenset()
     required: ClassVar = {}
     fields = (
-        *(row for row in Vit.fields if row.theirs not in CLIP_OTHER),
+        *varied(
+            Vit.fields,
+            ("qkv_bias", "attention_probs_dropout_prob", "hidden_dropout_prob", "head_dim"),
+            hidden_act="quick_gelu",
+            layer_norm_eps=1e-5,
+            patch_size=32,
+        ),
         Row("attention.dropout", "attention_dropout", 0.0),
-        Row("ffn.activation", "hidden_act", "quick_gelu", ACTIVATION),
-        Row("norm.eps", "layer_norm_eps", 1e-5),
-        Row("patch", "patch_size", 32),
     )
     constants: ClassVar = {
         **Vit.constants,
@@ -306,10 +286,10 @@ class Clip(Vit):
     }
     names: ClassVar[Names] = {
         "embedding.class_token": ("vision_model.embeddings.class_embedding", SAME),
-        **{
-            f"embedding.position.{name}": ("vision_model.embeddings.position_embedding.weight", ROWS)
-            for name in ("first", "weight")
-        },
+        **dict.fromkeys(
+            ("embedding.position.first", "embedding.position.weight"),
+            ("vision_model.embeddings.position_embedding.weight", ROWS),
+        ),
         "embedding.patches": ("vision_model.embeddings.patch_embedding", SAME),
         "embedding.norm": ("vision_model.pre_layrnorm", SAME),
         **under("encoder.{i}.attention", f"{CLIP_LAYER}.self_attn", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
@@ -327,13 +307,14 @@ class Clip(Vit):
 
 
 class Timm(Vit):
-    """The Vision Transformers of timm. Its config has a name; sizes are in `model_args`, or follow from the tensors."""
+    """The Vision Transformers of timm. Its config has a name and often no sizes, which follow from the tensors."""
 
     model_type = "timm"
     prefix = base = ""
     renamed = ()
     from_tensors = frozenset({"heads"})
     required: ClassVar = {}
+    constants: ClassVar = {**Vit.constants, "norm.eps": 1e-6, "ffn.activation": "gelu", "dropout": 0.0}
     fields = ()
 
     def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -357,72 +338,47 @@ class Timm(Vit):
             "embedding.position.first": ("pos_embed", positions),
             "embedding.position.weight": ("pos_embed", positions if settings.class_token else leading(1)),
             "embedding.patches": ("patch_embed.proj", SAME),
-            **{
-                f"encoder.{{i}}.attention.{part}.{kind}": (f"{block}.attn.qkv.{kind}", THIRDS)
-                for part in "qkv"
-                for kind in KINDS
-            },
+            **under("encoder.{i}.attention", f"{block}.attn", equal_parts(3), **dict.fromkeys("qkv", "qkv")),
             **under("encoder.{i}.attention", f"{block}.attn", out="proj"),
-            **under("encoder.{i}.attention_residual", block, norm="norm1"),
+            **under("encoder.{i}.attention_residual", block, norm="norm1", scale="ls1.gamma"),
             **under("encoder.{i}.ffn", f"{block}.mlp", up="fc1", down="fc2"),
-            **under("encoder.{i}.ffn_residual", block, norm="norm2"),
-            "encoder.{i}.attention_residual.scale": (f"{block}.ls1.gamma", SAME),
-            "encoder.{i}.ffn_residual.scale": (f"{block}.ls2.gamma", SAME),
+            **under("encoder.{i}.ffn_residual", block, norm="norm2", scale="ls2.gamma"),
             "encoder.norm": ("norm", SAME),
             "heads.classification.output": ("head", SAME),
             "heads.classification.distilled": ("head_dist", SAME),
         }
 
-    def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Vision:
+    def read_values(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         values, name = config.values, str(config.values.get("architecture"))
-        made = values.get("model_args") or {}
-        shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-        if not name.startswith(("vit_", "deit_")) or any("fc_norm" in key or "q_norm" in key for key in shapes):
+        if not name.startswith(("vit_", "deit_")) or any("fc_norm" in key or "q_norm" in key for key in tensors):
             raise config.error("architecture", "is not supported; only plain Vision Transformers (vit_*, deit_*) are")
-        if shapes and "patch_embed.proj.weight" not in shapes:
+        if "patch_embed.proj.weight" not in tensors:
             raise config.error("architecture", "has no tensor patch_embed.proj.weight; check the file of its weights")
-        width, channels, patch, _ = shapes.get("patch_embed.proj.weight", (0, 3, 16, 16))
+        made = values.get("model_args") or {}
         shown = values.get("pretrained_cfg") or values
-        size = made.get("img_size") or (shown.get("input_size") or [3, 224, 224])[1:]
-        width = width or made.get("embed_dim", 768)
-        depth = 1 + max((int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")), default=-1)
+        width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
         heads = next((count for part, count in TIMM_HEADS.items() if f"_{part}_" in name), 12)
-        hidden = shapes.get("blocks.0.mlp.fc1.bias", (int(width * made.get("mlp_ratio", 4)),))[0]
-        learned = shapes.get("reg_token", shapes.get("dist_token", (1, made.get("reg_tokens", 0))))[1]
-        distilled = "head_dist.weight" in shapes or (not shapes and "distilled" in name)
+        hidden = tensors.get("blocks.0.mlp.fc1.bias")
+        learned = tensors.get("reg_token", tensors.get("dist_token"))
         classes, pooling = values.get("num_classes", 1000), values.get("global_pool", "token")
-        class_token = "cls_token" in shapes if shapes else made.get("class_token", True)
-        scale = made.get("init_values") or (1e-5 if "blocks.0.ls1.gamma" in shapes else None)
-        head = {"kind": "classification", "classes": classes, "distilled": distilled}
+        head = {"kind": "classification", "classes": classes, "distilled": "head_dist.weight" in tensors}
         head["pooling"] = {"token": "class", "avg": "mean"}.get(pooling, pooling)
-        given = {
-            **self.constants,
-            "ffn.kind": "dense",
-            "norm.kind": "layer",
-            "initial.kind": "normal",
-            "norm.eps": 1e-6,
+        return {
             "width": width,
-            "depth": depth or made.get("depth", 12),
+            "depth": len({key.split(".")[1] for key in tensors if key.startswith("blocks.")}),
             "attention.heads": made.get("num_heads", heads),
-            "ffn.hidden": hidden,
-            "ffn.activation": "gelu",
-            "dropout": 0.0,
-            "image": PAIR.read(size),
+            "attention.bias": "blocks.0.attn.qkv.bias" in tensors,
+            "ffn.hidden": None if hidden is None else len(hidden),
+            "image": PAIR.read(made.get("img_size") or (shown.get("input_size") or [3, 224, 224])[1:]),
             "patch": patch,
             "channels": channels,
-            "registers": learned,
-            "class_token": class_token,
-            "layer_scale": scale,
-            "attention.bias": "blocks.0.attn.qkv.bias" in shapes if shapes else made.get("qkv_bias", True),
+            "registers": 0 if learned is None else learned.shape[1],
+            "class_token": "cls_token" in tensors,
+            "layer_scale": made.get("init_values") or (1e-5 if "blocks.0.ls1.gamma" in tensors else None),
             "heads": {"classification": head} if classes else {},
             "mean": NUMBERS.read(shown.get("mean", [0.5])),
             "deviation": NUMBERS.read(shown.get("std", [0.5])),
         }
-        try:
-            read: Vision = parse(Vision, nested(given))
-            return read
-        except SettingsError as error:
-            raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
 
     def write_config(self, settings: Vision, extra: Mapping[str, Any] | None = None) -> Config:
         heads = [head for head in settings.heads.values() if isinstance(head, Classification)]
