@@ -122,7 +122,9 @@ def stepwise(ours: nn.Module, ids: Tensor, first: int, memory: tuple[Tensor, Pad
     cache = ours.new_cache(len(ids))
     parts = []
     for chunk in (ids[:, :first], *ids[:, first:].split(1, dim=1)):
-        parts.append(ours(chunk, cache=cache) if memory is None else ours.decode(chunk, *memory, cache=cache))
+        parts.append(
+            ours(chunk, cache=cache) if memory is None else ours.output(ours.states(chunk, *memory, cache=cache))
+        )
     return torch.cat(parts, dim=1)
 
 

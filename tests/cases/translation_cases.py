@@ -67,5 +67,5 @@ def assert_same_stepwise(
     expected = stepwise_theirs(model, target, 4, encoder_outputs=encoded, attention_mask=mask)
     memory = ours.encode(source, layout)
     assert difference(stepwise(ours, target, 4, (memory, layout)), expected) < limit
-    whole = ours.decode(target, memory, layout)
+    whole = ours.output(ours.states(target, memory, layout))
     assert difference(whole, expected) < limit

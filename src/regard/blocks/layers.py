@@ -17,7 +17,7 @@ from regard.blocks.experts import Experts
 from regard.blocks.kernels import Scoring, attend
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.positions import RelativeScores, Rotation, Signals, build_attended, rotate
-from regard.blocks.recording import is_recorded, tap, tap_attention
+from regard.blocks.recording import Tapped, TappedStack, is_recorded, tap, tap_attention
 from regard.blocks.visibility import Visibility
 
 
@@ -275,11 +275,10 @@ class View:
     cross: Visibility | None = None
 
 
-class Layer(nn.Module):
+class Layer(Tapped):
     """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
 
     taps = (recording.LAYER_TAP,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float, number: int = 0) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
@@ -312,12 +311,8 @@ class Layer(nn.Module):
         return tap(self, "residual", self.ffn_residual(given if self.parallel else x, ffn, layout, stream=x))
 
 
-class Stack(nn.Module):
+class Stack(TappedStack):
     """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
-
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
 
     def __init__(
         self,

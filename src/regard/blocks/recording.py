@@ -48,7 +48,7 @@ Change: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Tap:
-    """A value that can be recorded. A module has its taps in `taps`; those before its submodules' in `first_taps`."""
+    """A value that can be recorded. See `Tapped`."""
 
     name: str
     shape: str
@@ -100,6 +100,24 @@ VOCABULARY_TAP = Tap("logits", "B T C", "logits over the vocabulary")
 POOLED_TAP = Tap("pooled", "B D", "one vector for each sequence")
 SEQUENCE_TAP = Tap("logits", "B C", "logits of each sequence")
 TOKEN_TAP = Tap("logits", "B T C", "logits of each token")
+
+
+class Tapped(nn.Module):
+    """A module with taps. It returns a tensor."""
+
+    first_taps: tuple[Tap, ...] = ()
+    """Taps before those of its submodules."""
+    taps: tuple[Tap, ...] = ()
+    """Taps after those of its submodules."""
+    __call__: Callable[..., Tensor]
+
+
+class TappedStack(Tapped):
+    """A sequence of layers."""
+
+    first_taps = (STACK_INPUT,)
+    taps = (STACK_OUTPUT,)
+
 
 _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "heads")
 """Parts of a model, in the order of computation."""

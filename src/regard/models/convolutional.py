@@ -9,7 +9,6 @@ B: batch, T: target tokens, S: source tokens, K: beams of an input, N = B × K, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch.nn import functional
 
 from regard.blocks import recording
 from regard.blocks.layout import Layout, Padded, repacked, unpacked
-from regard.blocks.recording import tap
+from regard.blocks.recording import Tapped, TappedStack, tap
 from regard.models import settings
 from regard.models.recurrent import StateAttention, StateDecoder, States
 
@@ -25,11 +24,10 @@ HALF = math.sqrt(0.5)
 """Factor on a sum of two, so that its variance stays that of each."""
 
 
-class ConvolutionalLayer(nn.Module):
+class ConvolutionalLayer(Tapped):
     """x + GLU(convolution(x)); in a decoder, attention is added in between."""
 
     taps = (recording.LAYER_TAP,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Convolutional, cross: bool) -> None:
         super().__init__()
@@ -66,12 +64,8 @@ class ConvolutionalLayer(nn.Module):
         return answer.reshape(x_NTD.shape)
 
 
-class ConvolutionalEncoder(nn.ModuleList):
+class ConvolutionalEncoder(TappedStack, nn.ModuleList):
     """`[..., 2 D]`: the output of the last layer (keys), and its sum with the embeddings (values)."""
-
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Convolutional) -> None:
         super().__init__([ConvolutionalLayer(model, cross=False) for _ in range(model.depth)])
@@ -110,11 +104,10 @@ class ConvolutionalDecoder(StateDecoder):
         return x_NTD, after
 
 
-class ResNetBlock(nn.Module):
+class ResNetBlock(Tapped):
     """x + f(x), f: norm, ReLU, convolution, twice (He et al. 2016: identity mappings)."""
 
     taps = (recording.LAYER_TAP,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -135,11 +128,10 @@ class ResNetBlock(nn.Module):
         return x_BDHW
 
 
-class ResNetStack(nn.Module):
+class ResNetStack(Tapped):
     """Three stages of residual blocks: `[B, cells, D]` for images `[B, C, height, width]`."""
 
     taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.ResNet) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ convolutional: see `regard.models.recurrent` and `regard.models.convolutional`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of, require_images
 from regard.blocks.positions import GridPosition, build_grid_position
-from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
+from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, Tapped, tap, tap_pass
 from regard.blocks.settings import LayerNorm, NoPosition, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
@@ -26,11 +26,10 @@ from regard.models.convolutional import ConvolutionalDecoder, ConvolutionalEncod
 from regard.models.recurrent import ElmoStack, RecurrentDecoder, RecurrentEncoder
 
 
-class _Writer(nn.Module):
+class _Writer(Tapped):
     """A model with a decoder."""
 
     decoder: Stack
-    __call__: Callable[..., Tensor]
 
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
         """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
@@ -88,17 +87,6 @@ class EncoderDecoder(_Writer):
         layout = layout_of(source, source_layout)
         return self.encoder(self.source(source, layout, seen=seen), layout)
 
-    def decode(
-        self,
-        target: Tensor,
-        memory: Tensor,
-        source_layout: Layout | None = None,
-        target_layout: Layout | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Return logits `[B, T, V]` for the token after each target token. With a cache, `target` is the new tokens."""
-        return self.output(self.states(target, memory, source_layout, target_layout, cache))
-
     def states(
         self,
         target: Tensor,
@@ -117,10 +105,8 @@ class EncoderDecoder(_Writer):
         return self.decoder(x, queries, keys, memory, memory_layout, cache)
 
 
-class Encoder(nn.Module):
+class Encoder(Tapped):
     """A stack where every token sees every other (Devlin et al. 2019). `heads[name](hidden, layout)` gives logits."""
-
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Encoder | settings.Elmo) -> None:
         super().__init__()
@@ -177,10 +163,8 @@ class Decoder(_Writer):
         return self.decoder(x, queries, keys, cache=cache)
 
 
-class Vision(nn.Module):
+class Vision(Tapped):
     """An encoder of image patches (Dosovitskiy et al. 2021). `heads[name](hidden)` gives logits."""
-
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Vision) -> None:
         super().__init__()
@@ -203,10 +187,8 @@ class Vision(nn.Module):
         return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Tapped):
     """A model of images without attention: convolutions or LSTMs. `heads[name](hidden)` gives logits."""
-
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.ResNet | settings.ImageLstm) -> None:
         super().__init__()
@@ -241,11 +223,10 @@ def _text_embedding(
     return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments, projected)
 
 
-class Output(nn.Module):
+class Output(Tapped):
     """Logits over a vocabulary, by a matrix of its own or by the matrix of a token embedding."""
 
     taps = (VOCABULARY_TAP,)
-    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -298,7 +279,7 @@ class MaskedHead(nn.Module):
         return self.output(self.norm(self.activation(self.dense(hidden))))
 
 
-class PoolingHead(nn.Module):
+class PoolingHead(Tapped):
     """One vector `[B, D]` for each sequence."""
 
     taps: tuple[Tap, ...] = (POOLED_TAP,)

@@ -21,7 +21,7 @@ from regard.blocks.cache import StateCache
 from regard.blocks.embedding import pool
 from regard.blocks.kernels import masked_softmax, mix
 from regard.blocks.layout import Layout, Padded, repacked, unpacked
-from regard.blocks.recording import tap
+from regard.blocks.recording import Tapped, TappedStack, tap
 from regard.blocks.settings import StateAttention as StateAttentionSettings
 from regard.blocks.visibility import Visibility
 from regard.models import settings
@@ -30,11 +30,10 @@ States: TypeAlias = dict[str, Tensor]
 _CELLS: dict[str, type[nn.LSTM | nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
-class StateAttention(nn.Module):
+class StateAttention(Tapped):
     """One attention over the encoder's states, by dot, general or additive score. Weights are computed, not derived."""
 
     taps = tuple(tap for tap in recording.ATTENTION_TAPS if tap.name in ("scores", "weights", "heads"))
-    __call__: Callable[..., Tensor]
 
     def __init__(self, attention: StateAttentionSettings, width: int) -> None:
         super().__init__()
@@ -61,12 +60,8 @@ class StateAttention(nn.Module):
         return tap(self, "heads", mix(weights_B1TS, values_BSD[:, :, None], visibility))[:, :, 0]
 
 
-class RecurrentEncoder(nn.ModuleList):
+class RecurrentEncoder(TappedStack, nn.ModuleList):
     """The states of an LSTM or GRU, `[..., D]`; of two directions, half of D each."""
-
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Recurrent | settings.ImageLstm) -> None:
         width = model.width // (1 + model.bidirectional)
@@ -156,12 +151,9 @@ def _advance(recurrent: nn.LSTM | nn.GRU, x_NTD: Tensor, states: States) -> tupl
     return out_NTD, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
 
 
-class StateDecoder(nn.ModuleList):
+class StateDecoder(TappedStack, nn.ModuleList):
     """A decoder that keeps states instead of keys and values."""
 
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
     __iter__: Callable[..., Iterator[Any]]
     read: Callable[..., tuple[States, States]]
     """From `[B, S, D]` and its layout: what steps need of a source, and the states before the first step."""
@@ -174,18 +166,11 @@ class StateDecoder(nn.ModuleList):
         return StateCache(batch, next(self.parameters()).device, longest)
 
     def forward(
-        self,
-        x: Tensor,
-        queries: Layout,
-        keys: Layout | None = None,
-        memory: Tensor | None = None,
-        memory_layout: Layout | None = None,
-        cache: StateCache | None = None,
+        self, x: Tensor, queries: Layout, keys: Layout, memory: Tensor, source: Layout, cache: StateCache | None = None
     ) -> Tensor:
         """`[..., D]`, as `Stack.forward`. `memory` is read in the first call with a cache only."""
-        assert memory is not None and memory_layout is not None
         x_NTD, layout = unpacked(tap(self, "residual", x), queries)
-        memory_BSX, source = unpacked(memory, memory_layout)
+        memory_BSX, source = unpacked(memory, source)
         if cache is None or cache.time == 0:
             sources, states = self.read(memory_BSX, source)
         else:
@@ -214,11 +199,10 @@ class RecurrentDecoder(StateDecoder):
         return self.layers(*given)
 
 
-class ElmoLayer(nn.Module):
+class ElmoLayer(Tapped):
     """One LSTM for each direction, with a residual connection from the second layer on."""
 
     taps = (recording.LAYER_TAP,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Elmo, residual: bool) -> None:
         super().__init__()
@@ -234,12 +218,8 @@ class ElmoLayer(nn.Module):
         return tap(self, "residual", x_BTD + states_BTD if self.residual else states_BTD)
 
 
-class ElmoStack(nn.Module):
+class ElmoStack(TappedStack):
     """The layers of both directions, and their mix: γ Σ softmax(s)ⱼ hⱼ, where h₀ is the embedding, twice."""
-
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Elmo) -> None:
         super().__init__()

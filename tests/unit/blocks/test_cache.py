@@ -98,8 +98,8 @@ def test_a_source_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
     source, target = torch.arange(6).reshape(2, 3), torch.arange(8).reshape(2, 4)
     memory, cache = model.encode(source), model.new_cache(2)
     with pytest.raises(InputError, match="queries have 2 sequences and keys 1"):
-        model.decode(target, memory[:1], cache=cache)
-    assert torch.allclose(model.decode(target, memory, cache=cache), model(source, target), atol=1e-6)
+        model.output(model.states(target, memory[:1], cache=cache))
+    assert torch.allclose(model.output(model.states(target, memory, cache=cache)), model(source, target), atol=1e-6)
 
 
 @pytest.mark.parametrize("position", [Rotary(), Learned(length=64), Alibi()])

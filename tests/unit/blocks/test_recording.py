@@ -165,7 +165,7 @@ def test_step_by_step_as_at_once(position: str) -> None:
     cache = model.new_cache(2)
     with regard.record(model, "decoder.*.weights", "decoder.*.residual") as seen:
         for new in target.split(1, dim=1):
-            model.decode(new, memory, source.layout, cache=cache)
+            model.output(model.states(new, memory, source.layout, cache=cache))
     for name in whole:
         events = seen.events_of(name)
         assert [event.step for event in events] == [*range(6)]

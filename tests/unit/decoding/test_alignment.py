@@ -37,7 +37,7 @@ def test_weights_are_those_that_the_layer_mixed_its_values_with() -> None:
         seen = []
         handle = cross.register_forward_hook(lambda module, given, out, seen=seen: seen.append(out))
         memory = model.encode(source)
-        model.decode(target, memory)
+        model.output(model.states(target, memory))
         handle.remove()
         (weights,) = cross_weights(model, SOURCES[:1], TARGETS[:1], ENDS, look_at(model, layer))
         mixed = cross.out(torch.from_numpy(weights).double() @ cross.v(memory[0]))

@@ -108,7 +108,7 @@ def _attention(model, source: list[int], written: list[int]) -> torch.Tensor:
     cross = model.decoder[0].cross
     handle = cross.register_forward_pre_hook(lambda _, given: kept.update(x=given[0]))
     memory = model.encode(torch.tensor([source]))
-    model.decode(torch.tensor([[START, *written[:-1]]]), memory)
+    model.output(model.states(torch.tensor([[START, *written[:-1]]]), memory))
     handle.remove()
     heads = []
     for head in range(2):

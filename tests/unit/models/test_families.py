@@ -275,7 +275,7 @@ def test_an_encoder_decoder_writes_step_by_step(position: str) -> None:
         model.decoder[1].cross.k.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         memory = model.encode(source.tokens, source.layout)
         steps = [target[:, :2], *target[:, 2:].split(1, dim=1)]
-        out = [model.decode(new, memory, source.layout, cache=cache) for new in steps]
+        out = [model.output(model.states(new, memory, source.layout, cache=cache)) for new in steps]
         assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
         assert calls == [1], "the memory is projected once"
 

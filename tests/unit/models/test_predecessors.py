@@ -142,20 +142,22 @@ def test_a_cache_changes_nothing(name: str) -> None:
     memory = model.encode(source.tokens, source.layout)
     expected = model(source.tokens, target.tokens, source.layout)
     cache = model.new_cache(3)
-    steps = [model.decode(target.tokens[:, :2], memory, source.layout, cache=cache)]
-    steps += [model.decode(target.tokens[:, i : i + 1], memory, source.layout, cache=cache) for i in (2, 3)]
+    steps = [model.output(model.states(target.tokens[:, :2], memory, source.layout, cache=cache))]
+    steps += [
+        model.output(model.states(target.tokens[:, i : i + 1], memory, source.layout, cache=cache)) for i in (2, 3)
+    ]
     torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-12, rtol=0)
     with pytest.raises(InputError, match="one at a time"):
-        model.decode(target.tokens[:, :2], memory, source.layout, cache=cache)
+        model.output(model.states(target.tokens[:, :2], memory, source.layout, cache=cache))
     # Two beams of each input write different tokens; then the inputs 2 and 0 stay, with their beams exchanged.
     cache = model.new_cache(3)
-    model.decode(target.tokens[:, :1], memory, source.layout, cache=cache)
+    model.output(model.states(target.tokens[:, :1], memory, source.layout, cache=cache))
     cache.select(torch.tensor([0, 0, 1, 1, 2, 2]))
-    model.decode(torch.tensor([[7, 8], [7, 8], [7, 8]]), memory, source.layout, cache=cache)
+    model.output(model.states(torch.tensor([[7, 8], [7, 8], [7, 8]]), memory, source.layout, cache=cache))
     kept = torch.tensor([2, 0])
     cache.select(torch.tensor([5, 4, 1, 0]), kept)
     layout = Padded(2, source.layout.time, source.layout.lengths_B[kept])
-    found = model.decode(torch.tensor([[2, 3], [2, 3]]), memory[kept], layout, cache=cache)
+    found = model.output(model.states(torch.tensor([[2, 3], [2, 3]]), memory[kept], layout, cache=cache))
     for row, number in enumerate((2, 0)):
         for beam, (before, last) in enumerate([(8, 2), (7, 3)]):
             text = torch.tensor([[int(target.tokens[number, 0]), before, last]])
