@@ -163,10 +163,6 @@ def rotary_frequencies(
         return plain, 1.0
     if isinstance(scaling, settings.LinearScaling):
         return plain / scaling.factor, 1.0
-    if isinstance(scaling, settings.NtkScaling):
-        # A single pair rotates by one radian with every base.
-        stretch = scaling.factor ** (channels / max(channels - 2, 1))
-        return frequencies(channels, position.base * stretch, dtype, device), 1.0
     if isinstance(scaling, settings.DynamicScaling):
         if length is None:
             return plain, 1.0

@@ -237,23 +237,18 @@ class TransformerXL(Settings):
     """Base of the sinusoid over distances."""
 
 
-class LinearScaling(Settings):
+class _Scaling(Settings):
+    factor: float = Field(ge=1)
+    """How many times longer the sequences may be."""
+
+
+class LinearScaling(_Scaling):
     """Positions divided by a factor (Chen et al. 2023: position interpolation)."""
 
     kind: Literal["linear"] = "linear"
-    factor: float = Field(ge=1)
-    """How many times longer the sequences may be."""
 
 
-class NtkScaling(Settings):
-    """A larger base, which keeps high frequencies and lowers low ones."""
-
-    kind: Literal["ntk"] = "ntk"
-    factor: float = Field(ge=1)
-    """How many times longer the sequences may be."""
-
-
-class DynamicScaling(Settings):
+class DynamicScaling(_Scaling):
     """A base that grows with the length of a sequence beyond the original one (transformers: dynamic NTK).
 
     Each call uses the length at that time. So with a cache, keys keep the rotation of an earlier length, and results
@@ -267,12 +262,10 @@ class DynamicScaling(Settings):
     """Length that the model was trained for."""
 
 
-class YarnScaling(Settings):
+class YarnScaling(_Scaling):
     """Keeps high frequencies, interpolates low ones, with a ramp between, and scales scores (Peng et al. 2023)."""
 
     kind: Literal["yarn"] = "yarn"
-    factor: float = Field(ge=1)
-    """How many times longer the sequences may be."""
     original_length: Positive
     """Length that the model was trained for."""
     beta_fast: float = Field(default=32.0, gt=0)
@@ -287,12 +280,11 @@ class YarnScaling(Settings):
         return self
 
 
-class Llama3Scaling(Settings):
+class Llama3Scaling(_Scaling):
     """Divides low frequencies by a factor and keeps high ones, with a smooth step between (LLaMA 3.1)."""
 
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(default=8.0, ge=1)
-    """How many times longer the sequences may be."""
     low_frequency_factor: float = Field(default=1.0, gt=0)
     """Frequencies of wavelengths above original_length / this value are divided."""
     high_frequency_factor: float = Field(default=4.0, gt=0)
@@ -309,7 +301,7 @@ class Llama3Scaling(Settings):
 
 
 RotaryScaling: TypeAlias = Annotated[
-    LinearScaling | NtkScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+    LinearScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
 ]
 
 

@@ -46,7 +46,6 @@ class NextSentence(_Pooled):
 
     kind: Literal["next-sentence"] = "next-sentence"
     dense: bool = True
-    """Whether a linear layer and an activation follow the pooling (BERT's pooler)."""
 
 
 class Classification(_Pooled):
@@ -97,8 +96,6 @@ TextHead: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
-NO_ATTENTION = blocks.StateAttention(score="last")
-"""Of models with one state for each token or cell."""
 
 
 def _check_names(heads: Mapping[str, object]) -> None:
@@ -106,6 +103,13 @@ def _check_names(heads: Mapping[str, object]) -> None:
     for name in heads:
         if not name or "." in name:
             raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
+
+
+class _WithoutAttention(blocks.Core):
+    """A model with one state for each token or cell; constants in place of the settings of attention."""
+
+    position: ClassVar = blocks.NoPosition()
+    attention: ClassVar = blocks.StateAttention(score="last")
 
 
 class _Vocabulary(blocks.Core):
@@ -233,7 +237,7 @@ class Encoder(_Text):
         return self
 
 
-class Elmo(_Vocabulary):
+class Elmo(_WithoutAttention, _Vocabulary):
     """Reads a sequence by two LSTM language models, one from each end; heads read a mix of their layers (Peters et al.
     2018: ELMo)."""
 
@@ -242,8 +246,6 @@ class Elmo(_Vocabulary):
     """Number of layers of each direction."""
     heads: dict[str, TextHead] = {}
     """The heads by name."""
-    position: ClassVar = blocks.NoPosition()
-    attention: ClassVar = NO_ATTENTION
     segments: ClassVar = 0
 
     @model_validator(mode="after")
@@ -269,7 +271,16 @@ class Decoder(_Text):
     """Logits are smoothly limited to ± this value (Gemma 2); none: no limit."""
 
 
-class Vision(blocks.Body):
+class _Images(blocks.Core):
+    image: tuple[blocks.Positive, blocks.Positive] = Field(default=(224, 224), strict=False)
+    """Height and width of the images in pixels."""
+    channels: blocks.Positive = 3
+    """Colour channels."""
+    heads: dict[str, ImageHead] = {}
+    """The heads by name."""
+
+
+class Vision(blocks.Body, _Images):
     """Reads an image as a sequence of patches (Dosovitskiy et al. 2021: ViT)."""
 
     kind: Literal["vision"] = "vision"
@@ -277,8 +288,6 @@ class Vision(blocks.Body):
     """Height and width of the images in pixels. For other multiples of patch, learned positions are resized."""
     patch: blocks.Positive = 16
     """Height and width of a patch in pixels."""
-    channels: blocks.Positive = 3
-    """Colour channels."""
     class_token: bool = True
     """Whether a learned token, which heads may read, precedes the patches."""
     registers: int = Field(default=0, ge=0)
@@ -293,8 +302,6 @@ class Vision(blocks.Body):
     """Deviation of the pixels, as the mean."""
     position: blocks.ImagePosition = blocks.Learned2d()
     """How patches get their positions."""
-    heads: dict[str, ImageHead] = {}
-    """The heads by name."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -338,15 +345,8 @@ class Vision(blocks.Body):
         return self
 
 
-class _ImageWithoutAttention(blocks.Core):
+class _ImageWithoutAttention(_Images, _WithoutAttention):
     image: tuple[blocks.Positive, blocks.Positive] = Field(default=(32, 32), strict=False)
-    """Height and width of the images in pixels."""
-    channels: blocks.Positive = 3
-    """Colour channels."""
-    heads: dict[str, ImageHead] = {}
-    """The heads by name."""
-    position: ClassVar = blocks.NoPosition()
-    attention: ClassVar = NO_ATTENTION
     class_token: ClassVar = False
 
     @model_validator(mode="after")

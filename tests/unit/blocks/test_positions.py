@@ -111,21 +111,6 @@ def test_scalings_as_in_transformers() -> None:
                 check_scaling(scaling, size, fraction, from_transformers("llama3", size, fraction, **theirs))
 
 
-def test_ntk_scaling_by_its_formula_and_as_in_transformers() -> None:
-    """base · factor^(d / (d − 2)): divides the lowest frequency by the factor and keeps the highest."""
-    for size, fraction in SIZES:
-        channels, factor = int(size * fraction), 3.0
-        base = 5000.0 * factor ** (channels / (channels - 2))
-        formula = torch.tensor([base ** (-2 * j / channels) for j in range(channels // 2)], dtype=DOUBLE)
-        check_scaling(settings.NtkScaling(factor=factor), size, fraction, (formula, 1.0))
-        plain, _ = rotary_frequencies(settings.Rotary(base=5000.0), channels)
-        assert formula[0].item() == plain[0].item() == 1.0
-        assert (plain[-1] / formula[-1]).item() == pytest.approx(factor)
-        # The dynamic form is the same at a length of `factor` times the trained one.
-        dynamic = from_transformers("dynamic", size, fraction, seq_len=int(factor * 4096), factor=1.0)
-        check_scaling(settings.NtkScaling(factor=factor), size, fraction, dynamic)
-
-
 def test_dynamic_scaling_as_in_transformers() -> None:
     """By the length of each sequence: as trained up to the original length, then with a larger base."""
     for size, fraction in SIZES:

@@ -232,7 +232,6 @@ def test_settings_that_would_be_lost(tmp_path: Path) -> None:
         ("llama", {"layer_scale": 0.5}, "layer_scale is 0.5, only none"),
         ("llama", {"attention.sinks": True}, "attention.sinks is True, only False"),
         ("llama", {"ffn.kind": "experts"}, "ffn.kind is experts, only gated"),
-        ("llama", {"position.scaling": {"kind": "ntk", "factor": 2.0}}, "position.scaling.factor is 2.0, only none"),
     ]
     for name, changes, message in cases:
         model = regard.build(SMALL[name].changed(changes))

@@ -324,7 +324,7 @@ def _read_scaling(config: Config, rope: Config) -> dict[str, Any] | None:
 
 def _write_scaling(position: Rotary) -> dict[str, Any]:
     scaling = position.scaling
-    if scaling is None or scaling.kind not in SCALINGS:
+    if scaling is None:
         return {"rope_type": "default"}
     values = {theirs: getattr(scaling, ours) for ours, theirs, _ in SCALINGS[scaling.kind]}
     if isinstance(scaling, Llama3Scaling | YarnScaling):
