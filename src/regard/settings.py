@@ -14,7 +14,7 @@ import re
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union, dataclass_transform, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Union, dataclass_transform, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -81,11 +81,14 @@ class Settings(BaseModel, metaclass=_PlainErrors):
         use_attribute_docstrings=True,
         defer_build=True,  # most commands use few of the classes
     )
+    removed: ClassVar[Mapping[str, object]] = {}
+    """Settings of older versions that run directories contain, each with the value that meant "off"."""
 
     @model_validator(mode="before")
     @classmethod
     def _none_by_name(cls, data: object) -> object:
-        """Read "none" as None where a field is optional, since TOML has no null. Refuse absurd integers."""
+        """Read "none" as None where a field is optional, since TOML has no null. Refuse absurd integers, drop removed
+        settings that were off."""
         if not isinstance(data, Mapping):
             return data
         fields = cls.model_fields
@@ -95,6 +98,7 @@ class Settings(BaseModel, metaclass=_PlainErrors):
         return {
             key: None if value == "none" and key in fields and _optional(fields[key].annotation) else value
             for key, value in data.items()
+            if key not in cls.removed or value != cls.removed[key]
         }
 
     if not TYPE_CHECKING:  # type checkers know that fields are frozen

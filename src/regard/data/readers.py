@@ -143,30 +143,25 @@ def _decode_line(line: bytes) -> Line:
 
 
 def read_parallel(_: kinds.Parallel, source: str, target: str) -> Found[Pair]:
-    readers = read_lines(source), read_lines(target)
-    for number, (one, other) in enumerate(zip_longest(*readers), 1):
-        if one and other and not one.isspace() and not other.isspace():
-            yield Located(Pair(one, other), source, number)
-        elif one is None or other is None:
-            raise _unequal((source, target), readers, (one, other), number)
+    return _side_by_side([source, target], Pair)
+
+
+def _side_by_side(files: Sequence[str], make: Callable[..., E | Problem]) -> Found[E]:
+    """Yields an example from line n of each file."""
+    readers = [read_lines(file) for file in files]
+    together: Iterator[tuple[Any, ...]] = zip_longest(*readers)
+    for number, lines in enumerate(together, 1):
+        if all(lines) and not any(map(str.isspace, lines)):
+            yield Located(make(*lines), files[0], number)
+        elif None in lines:
+            counts = [
+                f"{file} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
+                for file, reader, line in zip(files, readers, lines, strict=True)
+            ]
+            raise DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
         else:
-            file, line = (source, one) if not one or one.isspace() else (target, other)
+            file, line = next(each for each in zip(files, lines, strict=True) if not each[1] or each[1].isspace())
             yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
-
-
-def _unequal(
-    files: Sequence[str], readers: Sequence[Iterator[Line]], lines: Sequence[Line | None], number: int
-) -> DataError:
-    """The error for files of which some end before line `number`, and others do not."""
-    counts = [
-        f"{file} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
-        for file, reader, line in zip(files, readers, lines, strict=True)
-    ]
-    return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
-
-
-def read_pairs(settings: kinds.ParallelTsv | kinds.ParallelCsv | kinds.ParallelJsonl, file: str) -> Found[Pair]:
-    return _examples(settings, file, ["source", "target"], Pair)
 
 
 def read_text(settings: kinds.RawText, file: str) -> Found[Text]:
@@ -205,10 +200,6 @@ def _read_long(file: str, paragraphs: bool) -> Found[Text]:
         yield Located(Text("".join(lines)), file, start)
 
 
-def read_text_jsonl(settings: kinds.RawJsonl, file: str) -> Found[Text]:
-    return _examples(settings, file, ["text"], Text)
-
-
 def read_labelled(settings: kinds.LabelledTsv | kinds.LabelledCsv | kinds.LabelledJsonl, file: str) -> Found[Labelled]:
     labelled, paired = settings.labels != "absent", settings.second is not None
 
@@ -216,7 +207,7 @@ def read_labelled(settings: kinds.LabelledTsv | kinds.LabelledCsv | kinds.Labell
         label = _label(more[-1], settings.labels) if labelled else None
         return label if isinstance(label, Problem) else Labelled(text, more[0] if paired else None, label)
 
-    return _examples(settings, file, ["text", *["second"] * paired, *["label"] * labelled], make)
+    return read_records(settings, file, ["text", *["second"] * paired, *["label"] * labelled], make)
 
 
 def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str | float | Problem:
@@ -278,22 +269,13 @@ def begin_entities(tags: Sequence[str]) -> list[str]:
 
 
 def read_slots(settings: kinds.Slots, folder: str) -> Found[Tagged]:
-    files = [str(Path(folder) / name) for name in ("seq.in", "seq.out", "label")]
-    readers = [read_lines(file) for file in files]
-    for number, lines in enumerate(zip_longest(*readers), 1):
-        if None in lines:
-            raise _unequal(files, readers, lines, number)
-        for file, line in zip(files, lines, strict=True):
-            if isinstance(line, Problem) or (file != files[1] and not line.strip()):
-                yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
-                break
-        else:
-            words, tags = str(lines[0]).split(), str(lines[1]).split()
-            if len(words) == len(tags):
-                yield Located(_sentence(words, tags, settings.scheme, str(lines[2]).strip()), files[0], number)
-            else:
-                detail = f"{len(words)} words, {len(tags)} tags"
-                yield Located(Problem("has different numbers of words and tags", detail), files[0], number)
+    def make(sentence: str, slots: str, label: str) -> Tagged | Problem:
+        words, tags = sentence.split(), slots.split()
+        if len(words) != len(tags):
+            return Problem("has different numbers of words and tags", f"{len(words)} words, {len(tags)} tags")
+        return _sentence(words, tags, settings.scheme, label.strip())
+
+    return _side_by_side([str(Path(folder) / name) for name in ("seq.in", "seq.out", "label")], make)
 
 
 def read_squad(_: kinds.Squad, file: str) -> Found[Question]:
@@ -351,7 +333,7 @@ def read_choices(settings: kinds.Choices, file: str) -> Found[Choice]:
             return Problem(f"has a label that is not an index from 0 to {expected - 1}", repr(label))
         return Choice(text, tuple(options), label)
 
-    return _examples(settings, file, ["text", "options", "label"], make)
+    return read_records(settings, file, ["text", "options", "label"], make)
 
 
 def read_chats(settings: kinds.Chats, file: str) -> Found[Chat]:
@@ -368,27 +350,16 @@ def read_chats(settings: kinds.Chats, file: str) -> Found[Chat]:
             return Problem("has no answer of the assistant")
         return Chat(found)
 
-    return _examples(settings, file, ["messages"], make)
+    return read_records(settings, file, ["messages"], make)
 
 
-def _examples(
-    settings: kinds.TableFile
-    | kinds.ParallelJsonl
-    | kinds.RawJsonl
-    | kinds.LabelledJsonl
-    | kinds.Choices
-    | kinds.Chats,
-    file: str,
-    names: Sequence[str],
-    make: Callable[..., E | Problem],
+def read_records(
+    settings: kinds.TableFile | kinds.JsonLines, file: str, names: Sequence[str], make: Callable[..., E | Problem]
 ) -> Found[E]:
     """Yields an example from the columns of each row, or the keys of each JSON object, that these settings name."""
     columns = [getattr(settings, name) for name in names]
-    if isinstance(settings, kinds.TableFile):
-        records = _rows(settings, file, names, columns)
-    else:
-        records = _objects(file, names, columns)
-    for number, found in records:
+    rows = _rows(settings, file, names, columns) if isinstance(settings, kinds.TableFile) else None
+    for number, found in rows or _objects(file, names, columns):
         yield Located(found if isinstance(found, Problem) else make(*found), file, number)
 
 
@@ -431,13 +402,10 @@ def _rows(settings: kinds.TableFile, file: str, names: Sequence[str], columns: S
     width = 0
     numbered = _csv(file, settings.separator) if isinstance(settings, kinds.CsvFile) else enumerate(read_lines(file), 1)
     for number, row in numbered:
-        if isinstance(row, str):
-            fields = row.split("\t")
-        elif isinstance(row, Problem):
+        if isinstance(row, Problem):
             yield number, row
             continue
-        else:
-            fields = row
+        fields = row.split("\t") if isinstance(row, str) else row
         if not width:
             width = len(fields)
             indices = [_index(file, column, fields, settings.header) for column in columns]

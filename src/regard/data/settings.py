@@ -40,35 +40,11 @@ Key: TypeAlias = Annotated[str, Field(min_length=1)]
 Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 Direction: TypeAlias = tuple[str, str]
 
-REMOVED: Mapping[str, object] = {
-    "variants": 8,
-    "seed": 1,
-    "constructions": [],
-    "script_share": 0.5,
-    "language": "none",
-    "scripts": [],
-    "source_scripts": [],
-    "target_scripts": [],
-    "source_language": "none",
-    "target_language": "none",
-}
-"""Settings of older versions, each with the value that meant "off"."""
 
-
-class _Compatible(Settings):
-    """Ignores removed settings that were off, so that older run directories can still be read."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_removed(cls, table: Any) -> Any:
-        if not isinstance(table, Mapping):
-            return table
-        return {key: value for key, value in table.items() if key not in REMOVED or value != REMOVED[key]}
-
-
-class Data(_Compatible):
+class Data(Settings):
     """Base of all kinds of data."""
 
+    removed: ClassVar[Mapping[str, object]] = {"variants": 8, "seed": 1, "constructions": []}
     files_each: ClassVar[int] = 1
     """Files that are read together: 2 where each source file is followed by its target file."""
 
@@ -127,6 +103,8 @@ class Texts(Data):
 
     longest: Positive | None = None
     """Maximum number of tokens of an example (of each side of a pair); none: only the model's limit applies."""
+    too_long: Literal["skip", "truncate"] = "skip"
+    """What to do with an example with a text over `longest`."""
 
 
 class UnseenLabels(Settings):
@@ -154,9 +132,14 @@ class TableFile(Settings):
         return self
 
 
-class Filters(_Compatible):
+class Filters(Settings):
     """Filters of all kinds of text. They apply to training data only: a score needs the whole valid and test split."""
 
+    removed: ClassVar[Mapping[str, object]] = {
+        **{key: [] for key in ("scripts", "source_scripts", "target_scripts")},
+        **dict.fromkeys(("language", "source_language", "target_language"), "none"),
+        "script_share": 0.5,
+    }
     min_words: Positive | None = None
     """Texts with fewer words are removed."""
     max_words: Positive | None = None
@@ -193,8 +176,6 @@ class Pairs(Texts):
     target language (Johnson et al. 2017)."""
     tagged: bool = False
     """Whether the source begins with this tag although there is one direction; `train.start` sets it if needed."""
-    too_long: Literal["skip", "truncate"] = "skip"
-    """What to do with a pair with a side over `longest`."""
     filters: PairFilters = PairFilters()
     """Filters of the training data."""
 
@@ -226,14 +207,19 @@ class Parallel(PairsFromFiles):
     files_each: ClassVar[int] = 2
 
 
-class ParallelTsv(PairsFromFiles, TableFile):
-    """Two columns of a file with tabs between columns and no quotes."""
+class PairTable(PairsFromFiles, TableFile):
+    """Settings of parallel text in columns."""
 
-    kind: Literal["parallel-tsv"] = "parallel-tsv"
     source: Column = 1
     """Column of the source text: its number, counted from 1, or its name in the header."""
     target: Column = 2
     """Column of the target text: its number, counted from 1, or its name in the header."""
+
+
+class ParallelTsv(PairTable):
+    """Two columns of a file with tabs between columns and no quotes."""
+
+    kind: Literal["parallel-tsv"] = "parallel-tsv"
 
 
 class CsvFile(TableFile):
@@ -243,17 +229,17 @@ class CsvFile(TableFile):
     """The character between columns."""
 
 
-class ParallelCsv(PairsFromFiles, CsvFile):
+class ParallelCsv(PairTable, CsvFile):
     """Two columns of a file with commas between columns, quoted with `"` where necessary."""
 
     kind: Literal["parallel-csv"] = "parallel-csv"
-    source: Column = 1
-    """Column of the source text: its number, counted from 1, or its name in the header."""
-    target: Column = 2
-    """Column of the target text: its number, counted from 1, or its name in the header."""
 
 
-class ParallelJsonl(PairsFromFiles):
+class JsonLines(Settings):
+    """Settings of files with a JSON object on each line."""
+
+
+class ParallelJsonl(PairsFromFiles, JsonLines):
     """Two keys of a file with a JSON object on each line."""
 
     kind: Literal["parallel-jsonl"] = "parallel-jsonl"
@@ -266,7 +252,7 @@ class ParallelJsonl(PairsFromFiles):
 class RawTexts(Texts):
     """Settings of all kinds of raw text."""
 
-    too_long: Literal["skip", "truncate", "split"] = "split"
+    too_long: Literal["skip", "truncate", "split"] = "split"  # type: ignore[assignment]
     """What to do with a document over `longest`; split: each part becomes an example."""
     filters: TextFilters = TextFilters()
     """Filters of the training data."""
@@ -286,7 +272,7 @@ class RawText(RawTexts, FromFiles):
         return self
 
 
-class RawJsonl(RawTexts, FromFiles):
+class RawJsonl(RawTexts, FromFiles, JsonLines):
     """A document in each JSON object of a file with one object on each line."""
 
     kind: Literal["text-jsonl"] = "text-jsonl"
@@ -300,7 +286,6 @@ class LabelledTexts(Texts, FromFiles, UnseenLabels):
     labels: Literal["classes", "numbers", "absent"] = "classes"
     """Whether labels are names of classes, numbers to predict, or absent."""
     too_long: Literal["skip", "truncate"] = "truncate"
-    """What to do with a text over `longest`."""
     filters: TextFilters = TextFilters()
     """Filters of the training data."""
 
@@ -328,7 +313,7 @@ class LabelledCsv(LabelledTable, CsvFile):
     kind: Literal["labelled-csv"] = "labelled-csv"
 
 
-class LabelledJsonl(LabelledTexts):
+class LabelledJsonl(LabelledTexts, JsonLines):
     """Keys of a file with a JSON object on each line."""
 
     kind: Literal["labelled-jsonl"] = "labelled-jsonl"
@@ -347,7 +332,6 @@ class TaggedTexts(Texts, FromFiles, UnseenLabels):
     """iob1: the scheme of CoNLL-2003, where `B-` only separates neighbours; it is converted so that every entity begins
     with `B-`."""
     too_long: Literal["skip", "truncate"] = "truncate"
-    """What to do with a sentence over `longest`."""
 
 
 class Columns(TaggedTexts):
@@ -374,11 +358,11 @@ class Squad(Texts, FromFiles):
     """Questions with answers marked in a paragraph, in the JSON of SQuAD 1.1 and 2.0."""
 
     kind: Literal["squad"] = "squad"
-    too_long: Literal["skip", "truncate", "split"] = "split"
+    too_long: Literal["skip", "truncate", "split"] = "split"  # type: ignore[assignment]
     """What to do with a context over `longest`; split: overlapping parts are read one after another."""
 
 
-class Choices(Texts, FromFiles):
+class Choices(Texts, FromFiles, JsonLines):
     """Texts with several options, one of them right, in a file with a JSON object on each line."""
 
     kind: Literal["choices"] = "choices"
@@ -389,17 +373,14 @@ class Choices(Texts, FromFiles):
     label: Key = "label"
     """Key of the index of the right option, counted from 0."""
     too_long: Literal["skip", "truncate"] = "truncate"
-    """What to do with a text and option over `longest`."""
 
 
-class Chats(Texts, FromFiles):
+class Chats(Texts, FromFiles, JsonLines):
     """Conversations in a file with a JSON object on each line."""
 
     kind: Literal["chat"] = "chat"
     messages: Key = "messages"
     """Key of the list of messages; each is an object with a role (system, user or assistant) and a content."""
-    too_long: Literal["skip", "truncate"] = "skip"
-    """What to do with a conversation over `longest`."""
 
 
 class ImageFolder(FromFiles, UnseenLabels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,14 +18,13 @@ from regard.errors import DataError
 
 READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
     "parallel": readers.read_parallel,
-    "parallel-tsv": readers.read_pairs,
-    "parallel-csv": readers.read_pairs,
-    "parallel-jsonl": readers.read_pairs,
+    **dict.fromkeys(
+        ("parallel-tsv", "parallel-csv", "parallel-jsonl"),
+        partial(readers.read_records, names=["source", "target"], make=Pair),
+    ),
     "text": readers.read_text,
-    "text-jsonl": readers.read_text_jsonl,
-    "labelled-tsv": readers.read_labelled,
-    "labelled-csv": readers.read_labelled,
-    "labelled-jsonl": readers.read_labelled,
+    "text-jsonl": partial(readers.read_records, names=["text"], make=Text),
+    **dict.fromkeys(("labelled-tsv", "labelled-csv", "labelled-jsonl"), readers.read_labelled),
     "columns": readers.read_columns,
     "slots": readers.read_slots,
     "squad": readers.read_squad,

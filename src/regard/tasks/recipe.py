@@ -150,8 +150,6 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
         raise SettingsError(
             'model needs a preset or a kind; write preset = "..." in [model] (regard presets lists them)'
         )
-    if tables["text"].get("dropout") == 0:  # the default of a removed setting, which older run directories have
-        del tables["text"]["dropout"]
     text: AnyTokenizer | TokenizerFile | None = None
     if task_type.text_kind is None and tables["text"]:
         raise SettingsError(f"text is set, but the task {task.kind} reads no text; leave [text] out")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -76,6 +77,8 @@ class BertSpecialTokens(SpecialTokens):
 
 class TextSettings(Settings):
     """Settings of every kind of tokenizer."""
+
+    removed: ClassVar[Mapping[str, object]] = {"dropout": 0.0}
 
     shared: bool = True
     """Whether source and target of a translation share one vocabulary, trained on both."""

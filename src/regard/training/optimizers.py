@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,65 +37,27 @@ def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     return matrices, [*tables, *vectors]
 
 
-def layer_factors(names: Iterable[str], decay: float) -> dict[str, float]:
-    """The factor of the learning rate of each parameter: 1 for heads, outputs and the last layer of each stack."""
-    parts = [(name, name.split(".")) for name in names]
-    depths: dict[str, int] = {}
-    for _, (stack, *rest) in parts:
-        if rest and rest[0].isdigit():
-            depths[stack] = max(depths.get(stack, 0), int(rest[0]) + 1)
-    factors = {}
-    for name, (part, *rest) in parts:
-        if part in depths:
-            below = depths[part] - 1 - int(rest[0]) if rest[0].isdigit() else 0
-        else:  # embeddings of the source or target, or an output
-            below = 0 if part in ("heads", "output") else max(depths.values(), default=0)
-        factors[name] = decay**below
-    return factors
-
-
-def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_decay: float = 1.0) -> Optimizers:
+def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
     """The optimizers of a model. Only matrices inside layers have weight decay."""
     matrices, rest = group_parameters(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    by_name = layer_factors(names.values(), layer_decay)
-    factors = {parameter: by_name[name] for parameter, name in names.items()}
     if isinstance(optimizer, settings.Muon):
         stacked = [parameter for parameter in matrices if parameter.dim() > 2]
         matrices = [parameter for parameter in matrices if parameter.dim() == 2]
-        muon = Muon(
-            [{"params": part, "lr": optimizer.rate * factor} for factor, part in _by_factor(matrices, factors).items()],
-            lr=optimizer.rate,
-            weight_decay=optimizer.decay,
-            momentum=optimizer.momentum,
-            ns_steps=optimizer.iterations,
-            adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
-        )
-        parts: list[Optimizer] = [muon] if matrices else []  # all of them can be frozen
-        return Optimizers([*parts, _torch_optimizer(optimizer.rest, stacked, rest, factors)], names)
-    return Optimizers([_torch_optimizer(optimizer, matrices, rest, factors)], names)
-
-
-def _by_factor(parameters: Iterable[nn.Parameter], factors: Mapping[Tensor, float]) -> dict[float, list[nn.Parameter]]:
-    """Parameters by the factor of their learning rate, the highest first."""
-    found: dict[float, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        found.setdefault(factors[parameter], []).append(parameter)
-    return dict(sorted(found.items(), reverse=True))
+        parts = [_torch_optimizer(optimizer.rest, stacked, rest)]
+        if matrices:  # all of them can be frozen
+            decay, momentum = optimizer.decay, optimizer.momentum
+            parts.insert(0, Muon(matrices, lr=optimizer.rate, weight_decay=decay, momentum=momentum))
+        return Optimizers(parts, names)
+    return Optimizers([_torch_optimizer(optimizer, matrices, rest)], names)
 
 
 def _torch_optimizer(
-    optimizer: settings.AdamW | settings.Adam | settings.Sgd,
-    decayed: Iterable[nn.Parameter],
-    others: Iterable[nn.Parameter],
-    factors: Mapping[Tensor, float],
+    optimizer: settings.AdamW | settings.Adam | settings.Sgd, decayed: list[nn.Parameter], others: list[nn.Parameter]
 ) -> Optimizer:
     rate = optimizer.rate or settings.USUAL_RATE
-    entries = [
-        {"params": parameters, "weight_decay": decay, "lr": rate * factor}
-        for group, decay in ((decayed, optimizer.decay), (others, 0.0))
-        for factor, parameters in _by_factor(group, factors).items()
-    ]
+    groups = ((decayed, optimizer.decay), (others, 0.0))
+    entries = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
     if isinstance(optimizer, settings.Sgd):
         return torch.optim.SGD(entries, lr=rate, momentum=optimizer.momentum)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
@@ -191,12 +153,10 @@ class Muon(torch.optim.Muon):
             for (rows, columns), indices in by_shape.items():
                 stacked = torch.stack([updates[index] for index in indices])
                 found = orthogonal(stacked, group["ns_coefficients"], group["ns_steps"], group["eps"])
-                original = group["adjust_lr_fn"] == "original"
-                adjust = math.sqrt(max(1.0, rows / columns)) if original else 0.2 * math.sqrt(max(rows, columns))
                 torch._foreach_add_(
                     [parameters[index] for index in indices],
                     list(found.to(parameters[indices[0]].dtype).unbind()),
-                    alpha=-group["lr"] * adjust,
+                    alpha=-group["lr"] * math.sqrt(max(1.0, rows / columns)),
                 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -117,26 +118,14 @@ class Sgd(_Optimizer):
 class Muon(_Optimizer):
     """Orthogonalized updates for the matrices of the layers (Jordan et al. 2024), AdamW for all other parameters."""
 
+    removed: ClassVar[Mapping[str, object]] = {"iterations": 5, "adjust": "original"}
     kind: Literal["muon"] = "muon"
-    rate: Annotated[float, Field(gt=0)] = 0.02
+    rate: Rate = 0.02
     """The highest learning rate of the matrices."""
     momentum: Momentum = 0.95
     """Momentum."""
-    iterations: int = Field(default=5, gt=0)
-    """Newton–Schulz iterations."""
-    adjust: Literal["original", "match-adamw"] = "original"
-    """How the rate depends on the shape of a matrix: as published, or scaled so that rates for AdamW can be used."""
     rest: AdamW = AdamW(rate=USUAL_RATE)
     """The optimizer of embeddings, outputs, norms and biases, with its own learning rate."""
-
-    @model_validator(mode="after")
-    def _sane(self) -> Self:
-        if self.adjust == "match-adamw" and self.rate > 0.01:
-            raise ValueError(
-                f'rate ({self.rate}) is too high for adjust = "match-adamw", which uses rates for AdamW; '
-                "set it to about 0.001"
-            )
-        return self
 
 
 Optimizer: TypeAlias = Annotated[AdamW | Adam | Sgd | Muon, Field(discriminator="kind")]
@@ -163,6 +152,7 @@ class Lora(Settings):
 class Train(Settings):
     """How a model is trained."""
 
+    removed: ClassVar[Mapping[str, object]] = {"layer_decay": 1.0}
     directory: str | None = None
     """The run directory; none: runs/NAME, after the name of the recipe."""
     start: str | None = None
@@ -202,9 +192,6 @@ class Train(Settings):
     """Parameters that are not trained, by name, part (`encoder`, `encoder.0`, `source.tokens`) or pattern (`*bias`)."""
     lora: Lora | None = None
     """Low-rank adaptation: only small matrices, added to weights of layers, and the heads are trained; none: all."""
-    layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor of the learning rate from each layer to the one below it, such as 0.9 (Howard and Ruder 2018); embeddings
-    come below the first layer."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters; none: no clipping."""
     ema: float | None = Field(default=None, gt=0, lt=1)

@@ -179,6 +179,9 @@ def test_removed_settings_of_older_runs_are_ignored_at_their_defaults() -> None:
     config = {part: table for part, table in read_config(place_of(MODELS["de-en"])).items() if part in PARTS}
     assert make_job("old", config, {}).data.both  # type: ignore[union-attr]
     assert refused({**PAIRS, "data": {**PAIRS["data"], "variants": 4}}).startswith("unknown setting data.variants")
+    muon = {"kind": "muon", "iterations": 5, "adjust": "original"}
+    assert make_job("old", {**PAIRS, "train": {"steps": 1, "layer_decay": 1.0, "optimizer": muon}}, {})
+    assert refused({**PAIRS, "train": {"steps": 1, "layer_decay": 0.9}}).startswith("unknown setting train.layer_decay")
 
 
 def test_the_model_of_a_recipe() -> None:

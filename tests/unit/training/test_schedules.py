@@ -110,8 +110,6 @@ def test_settings_that_contradict_each_other() -> None:
     # Two processes with a part of each matrix took other steps, by 1e-2 after ten steps.
     with pytest.raises(SettingsError, match=r"shard .*muon"):
         Train(optimizer=Muon(), shard=True)
-    with pytest.raises(SettingsError, match=r"rate \(0.02\) is too high for adjust"):
-        Muon(adjust="match-adamw")
 
 
 def test_warm_up_as_a_share_of_the_budget() -> None:
