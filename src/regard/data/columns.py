@@ -100,11 +100,11 @@ class Grid:
         flat[self.cells] = values
         return torch.from_numpy(flat).view(self.layout.shape)
 
-    def per_sequence(self, values: Integers, rest: int) -> Tensor:
-        """`[sequences]`: a value for each example, and `rest` for every other sequence."""
-        flat = np.full(self.layout.count, rest, np.int64)
-        flat[self.sequences] = values
-        return torch.from_numpy(flat)
+    def per_sequence(self, values: NDArray[Any], rest: float) -> Tensor:
+        """`[sequences, ...]`: values for each example, and `rest` for every other sequence."""
+        found = np.full((self.layout.count, *values.shape[1:]), rest, values.dtype)
+        found[self.sequences] = values
+        return torch.from_numpy(found)
 
 
 def lay_out(batch: Group, plan: Plan) -> list[Grid]:
@@ -161,6 +161,10 @@ class Selection:
     examples: Integers
     grid: Grid
     draw: Draw
+
+    def firsts(self) -> NDArray[Any]:
+        """The first stored value of each example."""
+        return self.store.values(self.name)[self.store.offsets(self.name)[self.examples]]
 
     def indices(self) -> Integers:
         begins = self.store.offsets(self.name)[self.examples]
@@ -259,9 +263,8 @@ class TokenColumn(Column):
             indices = selected.indices()  # `take` is faster than indexing
             return stored.take(indices), stored.take(indices + 1 if self.predict else indices[:0])
         length = selected.grid.layout.longest
-        windows = np.lib.stride_tricks.sliding_window_view(
-            stored, length + self.predict
-        )  # whole rows are copied faster
+        # Whole rows are copied faster.
+        windows = np.lib.stride_tricks.sliding_window_view(stored, length + self.predict)
         seed, epoch = selected.draw
         moved = int(np.random.default_rng([seed, epoch]).integers(self.window)) if epoch else 0
         rows = windows[(selected.examples * self.window + moved) % len(windows)]
@@ -334,9 +337,7 @@ class PixelColumn(Column):
 
     def collate(self, selected: Selection, batch: Batch) -> None:
         pixels = selected.store.values(selected.name).reshape(-1, *self.shape)
-        images = np.zeros((selected.grid.layout.count, *self.shape), np.uint8)
-        images[selected.grid.sequences] = pixels[selected.examples]
-        batch.values[selected.name] = torch.from_numpy(images)
+        batch.values[selected.name] = selected.grid.per_sequence(pixels[selected.examples], 0)
 
 
 @dataclass(frozen=True)
@@ -347,8 +348,7 @@ class LabelColumn(Column):
     """
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        stored = selected.store.values(selected.name)[selected.store.offsets(selected.name)[selected.examples]]
-        batch.values[selected.name] = selected.grid.per_sequence(stored, IGNORED)
+        batch.values[selected.name] = selected.grid.per_sequence(selected.firsts().astype(np.int64), IGNORED)
 
 
 @dataclass(frozen=True)
@@ -361,10 +361,8 @@ class NumberColumn(Column):
         return Ragged(bits, np.ones(len(bits), np.int64))
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        stored = selected.store.values(selected.name)[selected.store.offsets(selected.name)[selected.examples]]
-        numbers = np.full(selected.grid.layout.count, np.nan, np.float32)
-        numbers[selected.grid.sequences] = stored.astype(np.uint32).view(np.float32)
-        batch.values[selected.name] = torch.from_numpy(numbers)
+        numbers = selected.firsts().astype(np.uint32).view(np.float32)
+        batch.values[selected.name] = selected.grid.per_sequence(numbers, np.nan)
 
 
 @dataclass(frozen=True)

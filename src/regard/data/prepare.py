@@ -226,10 +226,9 @@ class _Shaper:
             if len(columns) > 1:
                 raise SettingsError('data.too_long ("split") suits raw text only; set it to "skip" or "truncate"')
             return {name: ragged.split(self._rooms[name] or 1) for name, ragged in columns.items()}
-        rooms = {name: self._rooms.get(getattr(self.columns[name], "of", name)) for name in columns}
-        for name, room in rooms.items():
+        for name, ragged in columns.items():
+            room = self._rooms.get(getattr(self.columns[name], "of", name))
             if room is not None:
-                ragged = columns[name]
                 columns[name] = self.tokens[name].cut(ragged, room) if name in self.tokens else ragged.cut(room)
         return columns
 
@@ -258,12 +257,9 @@ class _Shaper:
         column = self.columns[name]
         if isinstance(column, TokenLabelColumn):
             text = self.tokens[column.of]
-            return ragged.framed(
-                None if text.first is None else LABELS - 1, None if text.last is None else LABELS - 1, ended
-            )
-        if isinstance(column, TokenColumn):
-            return ragged.framed(column.first, column.last, ended)
-        return ragged
+            first, last = (None if token is None else LABELS - 1 for token in (text.first, text.last))
+            return ragged.framed(first, last, ended)
+        return ragged.framed(column.first, column.last, ended) if isinstance(column, TokenColumn) else ragged
 
     def _numbered(self, name: str, labels: Sequence[Any]) -> Ragged:
         """Classes of names: of known ones their number; otherwise in the order in which they occur."""
@@ -310,15 +306,11 @@ def learn_tokenizers(
     }
 
     def make(directory: Path) -> None:
-        if isinstance(settings, Bytes):  # needs no texts
-            TokenizerPair.of(train_tokenizer(settings, [], report)).save(directory)
-            return
-        sides = [*next(iter(source)).sides()]
-        if not settings.shared and sides == ["source", "target"]:
-            learned = (train_tokenizer(settings, _Sample(source, most, [side]), report) for side in sides)
-            TokenizerPair(*learned).save(directory)
-        else:
-            TokenizerPair.of(train_tokenizer(settings, _Sample(source, most, sides), report)).save(directory)
+        sides = [] if isinstance(settings, Bytes) else [*next(iter(source)).sides()]  # bytes need no texts
+        separate = not settings.shared and sides == ["source", "target"]
+        groups = [[side] for side in sides] if separate else [sides]
+        learned = [train_tokenizer(settings, _Sample(source, most, group) if group else [], report) for group in groups]
+        TokenizerPair(learned[0], learned[-1]).save(directory)
 
     return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)[0]
 

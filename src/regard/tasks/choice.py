@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.blocks.layout import Packed, Padded
-from regard.data.columns import Batch, Column, NumberColumn, PairColumn, Selection, Sequences
+from regard.blocks.layout import Layout, Packed, Padded
+from regard.data.columns import Batch, Column, Grid, NumberColumn, PairColumn, Selection, Sequences
 from regard.data.examples import Choice
-from regard.data.store import spread
 from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings
@@ -47,7 +46,6 @@ class OptionsColumn(PairColumn):
         store, grid = selected.store, selected.grid
         options = len(store.values(self.lengths)) // len(store)
         parts = store.values(self.lengths).reshape(-1, options)[selected.examples].astype(np.int64)
-        tokens = self.read(selected)[0]
         lengths = np.zeros((grid.layout.count, options), np.int64)
         if isinstance(grid.layout, Packed):
             lengths[:, 0] = np.diff(grid.layout.offsets_S1.numpy())
@@ -56,17 +54,17 @@ class OptionsColumn(PairColumn):
         if isinstance(grid.layout, Packed):
             offsets = np.zeros(len(flat) + 1, np.int32)
             np.cumsum(flat, out=offsets[1:])
-            layout: Packed | Padded = Packed(
-                grid.layout.tokens, torch.from_numpy(offsets), grid.layout.longest, grid.layout.width
-            )
-            cells = grid.cells
+            whole = grid.layout
+            layout: Layout = Packed(whole.tokens, torch.from_numpy(offsets), whole.longest, whole.width)
+            starts = offsets[:-1].astype(np.int64)
         else:
             time = max(1, int(flat.max(initial=1)))
             layout = Padded(len(flat), time, torch.from_numpy(np.maximum(flat, 1)))
-            cells = spread(np.arange(len(flat)) * time, flat)
-        text = np.full(layout.shape, self.pad, np.int64)
-        text.ravel()[cells] = tokens
-        batch.sequences[selected.name] = Sequences(torch.from_numpy(text), layout)
+            starts = np.arange(len(flat)) * time
+        given = (grid.sequences[:, None] * options + np.arange(options)).ravel()
+        tokens, each = self.read(selected)[0], Grid(layout, starts[given], parts.ravel(), given)
+        batch.sequences[selected.name] = Sequences(each.filled(tokens, self.pad), layout)
+        batch.values[f"{selected.name}.segments"] = self.segments(tokens, each)
 
 
 @dataclass(frozen=True)
@@ -111,12 +109,7 @@ class ChoiceTask(TextTask):
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         text, labels = batch.sequences["text"], batch.values["label"]
-        separators = text.tokens == self.text_column.between[0]
-        ended = separators.cumsum(-1) - separators.long()
-        if isinstance(text.layout, Packed):
-            starts = text.layout.offsets_S1[text.layout.sequences(ended.device)].long()
-            ended = ended - ended[starts.clamp(max=len(ended) - 1)]
-        scores = self.logits(model, text.tokens, text.layout, (ended > 0).long())
+        scores = self.logits(model, text.tokens, text.layout, batch.values["text.segments"])
         indices = torch.where(labels.isfinite(), labels.nan_to_num(), -100.0).long()
         return cross_entropy(scores.view(len(labels), -1), indices, 0.0, model.training)
 

@@ -22,7 +22,7 @@ from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import check_classes, classification_loss, language_losses
 from regard.tasks.metrics import f1, matthews, pearson, spearman
 from regard.tasks.recipe import TrainingJob
-from regard.tasks.task import with_head
+from regard.tasks.task import label_of, with_head
 from regard.tasks.text import TextTask, check_inputs
 from regard.training.step import Loss
 
@@ -132,13 +132,4 @@ class ClassifyTask(TextTask):
         outputs = self._outputs(model, *check_inputs(inputs, self.settings.pair))
         if self.settings.number:
             return [{"number": round(float(output), 6)} for output in outputs]
-        names = self.labels["label"]
-        return [
-            {
-                "label": names[int(output.argmax())],
-                "probabilities": {
-                    name: round(share, 6) for name, share in zip(names, output.softmax(-1).tolist(), strict=True)
-                },
-            }
-            for output in outputs
-        ]
+        return [label_of(self.labels["label"], output.softmax(-1).tolist()) for output in outputs]

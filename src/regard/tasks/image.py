@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from regard.settings import Settings, Table
 from regard.tasks.augmentation import Augmentation, Augmented, augment
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import check_classes, classification_loss, classification_metrics
-from regard.tasks.task import Task, with_head
+from regard.tasks.task import Task, label_of, with_head
 from regard.training.settings import Train
 from regard.training.step import Loss
 from regard.weights.directory import load_labels, load_model
@@ -40,6 +40,7 @@ BINS = 15
 BATCH = 64
 """Images that are computed together outside of training."""
 Resizing = Literal["stretch", "crop"]
+Network: TypeAlias = Vision | ImageEncoder
 
 
 class Teacher(Settings):
@@ -85,7 +86,7 @@ class ImageTask(Task):
     version = 2
     settings: Image
     model: AnyVision
-    teacher: Vision | ImageEncoder | None = None
+    teacher: Network | None = None
     order: list[int] | None = None
     """The teacher's number of each class."""
 
@@ -115,12 +116,9 @@ class ImageTask(Task):
         return [*super().data_key(), self.settings.resize]
 
     def encode(self, examples: Sequence[Picture]) -> Mapping[str, Any]:
-        return {
-            "pixels": [
-                fitted(example.pixels, self.size, self.model.channels, self.settings.resize) for example in examples
-            ],
-            "label": [str(example.label) for example in examples],
-        }
+        channels, resize = self.model.channels, self.settings.resize
+        images = [fitted(example.pixels, self.size, channels, resize) for example in examples]
+        return {"pixels": images, "label": [str(example.label) for example in examples]}
 
     def fit(self) -> ModelSettings:
         names = self.labels["label"]
@@ -137,13 +135,12 @@ class ImageTask(Task):
             self.teacher = self._read_teacher(self.settings.teacher.model).to(self.data.device)
         return super().batches(split, share)
 
-    def _read_teacher(self, name: str) -> Vision | ImageEncoder:
+    def _read_teacher(self, name: str) -> Network:
         directory, _ = find_model(name)
         model = load_model(directory)
-        known_heads = model.settings.heads.values() if isinstance(model, Vision | ImageEncoder) else ()
-        heads = [head for head in known_heads if isinstance(head, Classification)]
-        channels, images = self.model.channels, (Vision, ImageEncoder)
-        if not isinstance(model, images) or len(heads) != 1 or model.settings.channels != channels:
+        heads = [head for head in getattr(model.settings, "heads", {}).values() if isinstance(head, Classification)]
+        channels = self.model.channels
+        if not isinstance(model, Network) or len(heads) != 1 or model.settings.channels != channels:
             raise SettingsError(
                 f"task.teacher.model ({name}) must be a vision model of {channels} channels with one "
                 "classification head; choose another"
@@ -154,19 +151,19 @@ class ImageTask(Task):
         self.order = None if known is None else [known.index(each) for each in names]
         return model.float().eval().requires_grad_(False)
 
-    def _head(self, model: Vision | ImageEncoder) -> SequenceHead:
+    def _head(self, model: Network) -> SequenceHead:
         head = model.heads[str(self.head)]
         assert isinstance(head, SequenceHead)
         return head
 
-    def logits(self, model: Vision | ImageEncoder, images: Tensor) -> Tensor:
+    def logits(self, model: Network, images: Tensor) -> Tensor:
         """The logits of bytes `[B, C, height, width]` outside of training."""
         x = to_input(images, model)
         logits: Tensor = self._head(model)(model(x))
         return (logits + self._head(model)(model(x.flip(-1)))) / 2 if self.settings.mirror else logits
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        assert isinstance(model, Vision | ImageEncoder)
+        assert isinstance(model, Network)
         images, labels, size = batch.values["pixels"], batch.values["label"], model.settings.image
         if not model.training:
             logits = self.logits(model, middle(images, size))
@@ -188,11 +185,9 @@ class ImageTask(Task):
         """The sum over the images of how far the logits are from the teacher's answers."""
         assert self.teacher is not None
         with torch.no_grad():
-            images = drawn.images
-            if images.shape[-2:] != self.teacher.settings.image:
-                images = functional.interpolate(
-                    images.float(), self.teacher.settings.image, mode="bilinear", antialias=True
-                )
+            images, size = drawn.images, self.teacher.settings.image
+            if images.shape[-2:] != size:
+                images = functional.interpolate(images.float(), size, mode="bilinear", antialias=True)
             answers = next(head for head in self.teacher.heads.values() if isinstance(head, SequenceHead))
             taught = answers(self.teacher(to_input(images, self.teacher))).float()
             taught = taught if self.order is None else taught[:, self.order]
@@ -215,7 +210,7 @@ class ImageTask(Task):
 
     def details(self, model: nn.Module, split: Split) -> Table:
         """The confusion matrix: for each class, how many images of it got which class."""
-        assert isinstance(model, Vision | ImageEncoder)
+        assert isinstance(model, Network)
         names, device = self.labels["label"], next(model.parameters()).device
         counts = np.zeros((len(names), len(names)), np.int64)
         with torch.inference_mode():
@@ -234,29 +229,18 @@ class ImageTask(Task):
         An image is a file, the bytes of one, a Pillow image, or an array `[height, width, channels]`. The model reads
         it in another `size` (multiples of its patch) than that of its settings, if one is given.
         """
-        assert isinstance(model, Vision | ImageEncoder)
-        settings = model.settings
-        stored = size or self.size
-        images = [
-            fitted(to_pixels(each, settings.channels), stored, settings.channels, self.settings.resize)
-            for each in inputs
-        ]
+        assert isinstance(model, Network)
+        channels, stored = model.settings.channels, size or self.size
+        images = [fitted(to_pixels(each, channels), stored, channels, self.settings.resize) for each in inputs]
         device = next(model.parameters()).device
         rows: list[list[float]] = []
         with torch.inference_mode():
             for start in range(0, len(images), BATCH):
                 pixels = torch.from_numpy(np.stack(images[start : start + BATCH])).to(device)
-                logits = self.logits(model, middle(pixels, size or settings.image))
+                logits = self.logits(model, middle(pixels, size or model.settings.image))
                 rows += logits.float().softmax(-1).tolist()
-        names = self.labels["label"]
-        return [
-            {
-                **({"file": str(given)} if isinstance(given, str | Path) else {}),
-                "label": names[max(range(len(names)), key=row.__getitem__)],
-                "probabilities": {name: round(share, 6) for name, share in zip(names, row, strict=True)},
-            }
-            for given, row in zip(inputs, rows, strict=True)
-        ]
+        files = [{"file": str(each)} if isinstance(each, str | Path) else {} for each in inputs]
+        return [file | label_of(self.labels["label"], row) for file, row in zip(files, rows, strict=True)]
 
 
 def _mixed_loss(logits: Tensor, drawn: Augmented, smoothing: float, weights: Tensor | None) -> Loss:

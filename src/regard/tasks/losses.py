@@ -92,11 +92,9 @@ def language_losses(logits: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
 
 
 def class_weights(
-    weights: Literal["balanced"] | Mapping[str, float] | None, names: Sequence[str], counts: Sequence[int]
-) -> list[float] | None:
+    weights: Literal["balanced"] | Mapping[str, float], names: Sequence[str], counts: Sequence[int]
+) -> list[float]:
     """The factor of each class: as given by name, or balanced, so that all classes together count the same."""
-    if weights is None:
-        return None
     if isinstance(weights, Mapping):
         return [weights.get(name, 1.0) for name in names]
     return [sum(counts) / (len(names) * max(count, 1)) for count in counts]

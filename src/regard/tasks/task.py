@@ -249,6 +249,13 @@ class Task:
         raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
 
 
+def label_of(names: Sequence[str], shares: Sequence[float]) -> dict[str, Any]:
+    """A prediction: the most likely class, and the probabilities of all."""
+    best = max(range(len(names)), key=shares.__getitem__)
+    probabilities = {name: round(share, 6) for name, share in zip(names, shares, strict=True)}
+    return {"label": names[best], "probabilities": probabilities}
+
+
 H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Elmo, AnyVision)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import DataError
 from regard.files import read_json
 from regard.settings import Table
 from regard.text.settings import Role
-from regard.text.tokenizer import CONFIG_FILE, Tokenizer, check_charsmap, edge, find_roles
+from regard.text.tokenizer import CONFIG_FILE, Tokenizer, check_charsmap, edge, find_roles, frame_template
 
 Ends: TypeAlias = tuple[Role | None, Role | None]
 FRAMES: dict[str, Ends] = {"bert": ("class_token", "separator"), "bart": ("start", "end"), "gpt2": (None, None)}
@@ -131,13 +131,8 @@ def finished(inner: tokenizers.Tokenizer, kind: str, directory: Path, size: int 
     first = first if "add_bos_token" not in stated else "start" if stated["add_bos_token"] else None
     last = last if "add_eos_token" not in stated else "end" if stated["add_eos_token"] else None
     opening, closing = ([roles[role]] if role in roles else [] for role in (first, last))
-    if used := dict.fromkeys([*opening, *closing]):
-        single, again = [*opening, "$A", *closing], closing if kind == "bart" else []
-        inner.post_processor = processors.TemplateProcessing(
-            single=single,
-            pair=[*single, *again, "$B:1", *(f"{token}:1" for token in closing)],
-            special_tokens=[(token, inner.token_to_id(token)) for token in used],
-        )
+    if template := frame_template(opening, closing, inner.get_vocab(), again=closing if kind == "bart" else []):
+        inner.post_processor = template
     return Tokenizer(inner, *find_roles(inner, {"vocab": {}}, directory), size=size)
 
 

@@ -140,8 +140,8 @@ class Tokenizer:
             found = self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
         return [self._clipped(each) for each in found]
 
-    def ids(self, texts: Sequence[str], *, start: bool = False, end: bool = False) -> list[list[int]]:
-        """The ids of many texts, on all cores; `start` and `end` add those tokens."""
+    def ids(self, texts: Sequence[str], *, end: bool = False) -> list[list[int]]:
+        """The ids of many texts, on all cores; `end` adds that token."""
         if isinstance(texts, str):
             check_texts(texts)
         try:
@@ -152,15 +152,8 @@ class Tokenizer:
         except TypeError:
             check_texts(texts)
             raise
-        batch = [self._clipped(encoding).ids for encoding in found]
-        if start:
-            first = self.role("start")
-            batch = [[first, *ids] for ids in batch]
-        if end:
-            last = self.role("end")
-            for ids in batch:
-                ids.append(last)
-        return batch
+        last = [self.role("end")] if end else []
+        return [self._clipped(encoding).ids + last for encoding in found]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of ids, without special tokens unless `special`."""
@@ -496,6 +489,16 @@ def find_roles(
                 break
     special = [added.content for added in inner.get_added_tokens_decoder().values() if added.special]
     return roles, [token for token in dict.fromkeys(special) if token not in roles.values()]
+
+
+def frame_template(
+    opening: Sequence[str], closing: Sequence[str], ids: Mapping[str, int], again: Sequence[str] = ()
+) -> tokenizers.processors.PostProcessor | None:
+    """The template with these tokens before and after a text, and `again` before the second text of a pair."""
+    single = [*opening, "$A", *closing]
+    pair = [*single, *again, "$B:1", *(f"{token}:1" for token in closing)]
+    used = [(token, ids[token]) for token in dict.fromkeys((*opening, *closing))]
+    return tokenizers.processors.TemplateProcessing(single=single, pair=pair, special_tokens=used) if used else None
 
 
 def framed_json(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:

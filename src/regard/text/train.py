@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, TypeAlias
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import DataError
 from regard.text.settings import BYTES, AnyTokenizer, Bpe, ByteBpe, Bytes, Characters, Unigram, WordPiece, Words
-from regard.text.tokenizer import Tokenizer, check_text
+from regard.text.tokenizer import Tokenizer, check_text, frame_template
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with a stage (alphabet or reading), the number of texts so far, and the total if known."""
@@ -49,9 +49,11 @@ def train_tokenizer(settings: AnyTokenizer, texts: Iterable[str], progress: Prog
     """
     inner = _with_pipeline(settings, _learn(settings, _Corpus(texts, progress)))
     inner.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in settings.special.tokens()])
-    if frame := _frame(settings, inner.get_vocab()):
-        inner.post_processor = frame
-    return Tokenizer(inner, settings.special.by_role(), settings.special.extra, settings)
+    special = settings.special
+    opening, closing = special.class_token or special.start, special.separator or special.end
+    if template := frame_template([*filter(None, [opening])], [*filter(None, [closing])], inner.get_vocab()):
+        inner.post_processor = template
+    return Tokenizer(inner, special.by_role(), special.extra, settings)
 
 
 class _Corpus:
@@ -293,16 +295,3 @@ def _splitter(settings: AnyTokenizer) -> tuple[pre_tokenizers.PreTokenizer, deco
             return pre_tokenizers.WhitespaceSplit(), None
         case Characters():
             return pre_tokenizers.Split(Regex(r"\s+"), "isolated"), decoders.Fuse()
-
-
-def _frame(settings: AnyTokenizer, ids: dict[str, int]) -> processors.PostProcessor | None:
-    """Start and end, or class token and separator, around a text and around the two texts of a pair."""
-    special = settings.special
-    opening, closing = special.class_token or special.start, special.separator or special.end
-    used = [(token, ids[token]) for token in dict.fromkeys((opening, closing)) if token]
-    if not used:
-        return None
-    first, last = (f"{token}:0" if token else "" for token in (opening, closing))
-    single = f"{first} $A:0 {last}".strip()
-    second = f"$B:1 {closing}:1" if closing else "$B:1"
-    return processors.TemplateProcessing(single=single, pair=f"{single} {second}", special_tokens=used)

@@ -58,7 +58,7 @@ STREAM: dict[str, Column] = {"text": TokenColumn(BPE.size, last=END, unknown=UNK
 
 
 def framed(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
-    return BPE.ids(sources, end=True), BPE.ids(targets, start=True, end=True)
+    return BPE.ids(sources, end=True), [[START, *ids] for ids in BPE.ids(targets, end=True)]
 
 
 def encode_pairs(examples: Sequence[Pair]) -> Mapping[str, Any]:

@@ -51,9 +51,8 @@ def test_batches_equal_single_texts() -> None:
         tokenizer = trained(kind)
         assert [e.ids for e in tokenizer.encode_batch(texts)] == [tokenizer.encode(text).ids for text in texts]
         bare = [tokenizer.encode(text, framed=False).ids for text in texts]
-        first, last = tokenizer.role("start"), tokenizer.role("end")
+        last = tokenizer.role("end")
         assert tokenizer.ids(texts) == bare
-        assert tokenizer.ids(texts, start=True, end=True) == [[first, *ids, last] for ids in bare]
         assert tokenizer.ids(texts, end=True) == [[*ids, last] for ids in bare]
         assert tokenizer.ids([]) == []
 
