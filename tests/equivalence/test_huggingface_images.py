@@ -29,11 +29,13 @@ import regard
 from regard.blocks.recording import record
 from regard.errors import WeightsError
 from regard.models.settings import Vision
+from regard.tasks.recipe import job_model, read_job
 from regard.weights.convert import convert
 from regard.weights.directory import save_model
 from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4}
+RECIPES = Path(__file__).parents[2] / "recipes"
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
@@ -179,7 +181,29 @@ def test_timm(tmp_path: Path) -> None:
     read = read_pretrained(tmp_path / "timm0").settings
     assert isinstance(read, Vision)
     assert (read.width, read.depth, read.attention.heads, read.mean) == (24, 2, 3, (0.485, 0.456, 0.406))
+    # The names decide the heads, where no sizes are given.
+    for name, message in (
+        ("vit_base_patch16_gap_224", r"width \(24\) must be a multiple of heads \(16\)"),
+        ("vit_so400m_patch14_224", "does not tell the number of heads; add num_heads"),
+        ("vit_base_patch32_siglip_gap_256", "only plain Vision Transformers"),
+    ):
+        (tmp_path / "timm0" / "config.json").write_text(json.dumps(config | {"architecture": name}))
+        with pytest.raises(WeightsError, match=message):
+            read_pretrained(tmp_path / "timm0")
+    (tmp_path / "timm0" / "config.json").write_text(json.dumps(config | {"architecture": "deit3_medium_patch4_8"}))
+    assert read_pretrained(tmp_path / "timm0").settings.attention.heads == 8  # type: ignore[union-attr]
     config["architecture"] = "resnet50"
     (tmp_path / "timm0" / "config.json").write_text(json.dumps(config))
     with pytest.raises(WeightsError, match=r"resnet50.*only plain Vision Transformers"):
         read_pretrained(tmp_path / "timm0")
+
+
+def test_models_of_recipes_can_be_written(tmp_path: Path) -> None:
+    for name, form in (("cifar10", "timm"), ("fashion-mnist", "timm"), ("mnist", "huggingface")):
+        model = regard.build(job_model(read_job(RECIPES / f"{name}.toml")))
+        save_model(model, tmp_path / name)
+        convert(tmp_path / name, tmp_path / form / name, form)
+        read = read_pretrained(tmp_path / form / name).settings
+        assert isinstance(read, Vision)
+        assert isinstance(model.settings, Vision)
+        assert (read.grid, read.depth, read.norm) == (model.settings.grid, model.settings.depth, model.settings.norm)

@@ -75,7 +75,7 @@ def look_command(  # noqa: PLR0913
         return
     option = "--html" if html else "--picture"
     if text is None:
-        raise InputError(f'{option} needs a text; give one: regard look MODEL "TEXT" {option} FILE')
+        raise InputError(f'{option} needs a text or an image file; give one: regard look MODEL "TEXT" {option} FILE')
     from regard.look.input import Input, image_from
 
     study = _study(model, against, device, settings)

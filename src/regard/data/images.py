@@ -160,8 +160,8 @@ def _exactly(stream: BinaryIO, size: int, file: str) -> bytes:
 def read_npz(settings: Npz, file: str) -> Iterator[Located[Picture]]:
     with open_bytes(file) as stream:
         try:
-            # np.load never unpickles by default, so it runs no code from the file.
-            with np.load(io.BytesIO(stream.read())) as archive:
+            # It never unpickles by default, so it runs no code from the file; np.load would suggest to allow it.
+            with np.lib.npyio.NpzFile(io.BytesIO(stream.read())) as archive:
                 arrays = {key: archive[key] for key in (settings.pixels, settings.label) if key in archive}
                 names = ", ".join(archive)
         except Exception as error:  # NumPy reports damage with errors of many types

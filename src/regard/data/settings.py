@@ -93,7 +93,7 @@ class FromFiles(Data):
             files = self.files(split)
             if len(files) % self.files_each:
                 raise ValueError(
-                    f"{split} has {len(files)} files, expected pairs of files (source, target, source, target, ...)"
+                    f"{split} has {len(files)} files, expected pairs that belong together (two files, two more, ...)"
                 )
         return self
 

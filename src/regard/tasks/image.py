@@ -223,21 +223,20 @@ class ImageTask(Task):
                     np.add.at(counts, (labels[known], logits.argmax(-1).cpu().numpy()[known]), 1)
         return {"confusion": {"classes": list(names), "counts": counts.tolist()}}
 
-    def predict(self, model: Model, inputs: Sequence[Any], size: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    def predict(self, model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
         """The class of each image and all probabilities.
 
-        An image is a file, the bytes of one, a Pillow image, or an array `[height, width, channels]`. The model reads
-        it in another `size` (multiples of its patch) than that of its settings, if one is given.
+        An image is a file, the bytes of one, a Pillow image, or an array `[height, width, channels]`.
         """
         assert isinstance(model, Network)
-        channels, stored = model.settings.channels, size or self.size
-        images = [fitted(to_pixels(each, channels), stored, channels, self.settings.resize) for each in inputs]
+        channels = model.settings.channels
+        images = [fitted(to_pixels(each, channels), self.size, channels, self.settings.resize) for each in inputs]
         device = next(model.parameters()).device
         rows: list[list[float]] = []
         with torch.inference_mode():
             for start in range(0, len(images), BATCH):
                 pixels = torch.from_numpy(np.stack(images[start : start + BATCH])).to(device)
-                logits = self.logits(model, middle(pixels, size or model.settings.image))
+                logits = self.logits(model, middle(pixels, model.settings.image))
                 rows += logits.float().softmax(-1).tolist()
         files = [{"file": str(each)} if isinstance(each, str | Path) else {} for each in inputs]
         return [file | label_of(self.labels["label"], row) for file, row in zip(files, rows, strict=True)]

@@ -26,7 +26,10 @@ def test_toml_gives_back_an_equal_value() -> None:
 
 def test_mistakes_name_the_setting() -> None:
     for table, named in [
-        ({"kind": "parallel", "train": ["a.en", "a.de", "b.en"]}, "data: train has 3 files"),
+        (
+            {"kind": "parallel", "train": ["a.en", "a.de", "b.en"]},
+            "data: train has 3 files, expected pairs that belong together",
+        ),
         ({"kind": "text", "train": "a.txt"}, r'data\.train: must be a list of files; write \["a\.txt"\]'),
         ({"kind": "labelled-tsv", "text": 0}, r"data\.text: 0 is not a column"),
         ({"kind": "labelled-tsv", "label": "sentiment"}, r"data: label \(sentiment\)"),

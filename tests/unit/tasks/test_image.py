@@ -198,7 +198,7 @@ def test_images_that_are_not_square_end_to_end(tmp_path: Path, monkeypatch: pyte
     assert answers[0]["file"] == str(file)
     assert {each["label"] for each in answers} == {"left"}
     assert all(each["probabilities"] == answers[0]["probabilities"] for each in answers)
-    assert model._task.predict(model.network, forms[:1], size=(16, 16))[0]["label"] == "left"  # type: ignore[call-arg]
+    assert regard.load("larger", "cpu").predict(forms[:1])[0]["label"] == "left"
     buffer = io.BytesIO()
     pillow.open(file).convert("CMYK").save(buffer, "JPEG")
     assert model.predict([buffer.getvalue()])[0]["label"] == "left"

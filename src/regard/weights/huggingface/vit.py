@@ -30,7 +30,7 @@ from regard.weights.huggingface.tables import (
 
 CLASSIFIER = "ViTForImageClassification"
 CLIP_LAYER = "vision_model.encoder.layers.{i}"
-TIMM_HEADS = {"tiny": 3, "small": 6, "medium": 8, "base": 12, "large": 16, "huge": 16, "giant": 16}
+HEADS = {"base_patch16_gap": 16, "tiny": 3, "small": 6, "medium": 8, "base": 12, "large": 16, "huge": 16, "giant": 16}
 """Heads of timm's models by their names; others state them."""
 LAYER, DINO_LAYER = "vit.encoder.layer.{i}", "dinov2.encoder.layer.{i}"
 
@@ -350,14 +350,18 @@ class Timm(Vit):
 
     def read_values(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         values, name = config.values, str(config.values.get("architecture"))
-        if not name.startswith(("vit_", "deit_")) or any("fc_norm" in key or "q_norm" in key for key in tensors):
-            raise config.error("architecture", "is not supported; only plain Vision Transformers (vit_*, deit_*) are")
+        # SigLIP's models of one name differ in their activation.
+        plain = name.startswith(("vit_", "deit_", "deit3_")) and "siglip" not in name
+        if not plain or any("fc_norm" in key or "q_norm" in key for key in tensors):
+            raise config.error("architecture", "is not supported; only plain Vision Transformers (vit_*, deit*) are")
         if "patch_embed.proj.weight" not in tensors:
             raise config.error("architecture", "has no tensor patch_embed.proj.weight; check the file of its weights")
         made = values.get("model_args") or {}
         shown = values.get("pretrained_cfg") or values
         width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
-        heads = next((count for part, count in TIMM_HEADS.items() if f"_{part}_" in name), 12)
+        heads = made.get("num_heads", next((count for part, count in HEADS.items() if f"_{part}_" in name), None))
+        if heads is None:
+            raise config.error("architecture", "does not tell the number of heads; add num_heads to model_args")
         hidden = tensors.get("blocks.0.mlp.fc1.bias")
         learned = tensors.get("reg_token", tensors.get("dist_token"))
         classes, pooling = values.get("num_classes", 1000), values.get("global_pool", "token")
@@ -366,7 +370,7 @@ class Timm(Vit):
         return {
             "width": width,
             "depth": len({key.split(".")[1] for key in tensors if key.startswith("blocks.")}),
-            "attention.heads": made.get("num_heads", heads),
+            "attention.heads": heads,
             "attention.bias": "blocks.0.attn.qkv.bias" in tensors,
             "ffn.hidden": None if hidden is None else len(hidden),
             "image": PAIR.read(made.get("img_size") or (shown.get("input_size") or [3, 224, 224])[1:]),
