@@ -43,7 +43,7 @@ from regard.models.settings import Decoder as DecoderSettings
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.generator import Generator, TextBatch, TextFrame
+from regard.use.generator import Generator, TextFrame
 from regard.weights.huggingface.directory import write_pretrained
 
 SEARCHES: dict[str, Greedy | Sampling] = {"greedy": Greedy(), "top-k 50": Sampling(top_k=50)}
@@ -148,7 +148,7 @@ def host(file: Path, rows: int, tokens: int, rounds: int) -> dict[str, int]:
     StubbedMemory.text = torch.tensor(tokenizer.ids([text[:400_000]])[0])
     slots.SlotMemory = StubbedMemory  # type: ignore[misc]
     generator = Generator("stub", Path(), model, TokenizerPair(tokenizer, tokenizer), {}, TextFrame(limit=4096))
-    generator.batch = lambda draft=None: TextBatch(lambda: Continuation(model, 4096, slots=True))  # type: ignore[method-assign]
+    generator.batch = lambda draft=None: Continuation(model, 4096, slots=True)  # type: ignore[method-assign]
     prompts = [text[500 * row : 500 * row + 200] for row in range(rows)]
     found = {}
     for name, more in (("plain", {}), ("stop strings", {"stop": ["\0"]}), ("log-probabilities", {"logprobs": 0})):

@@ -38,7 +38,7 @@ from regard.models.settings import Decoder
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.generator import Generator, TextStream
+from regard.use.generator import Generator, TextStream, write
 from regard.use.model import load
 from regard.weights.directory import save_model
 
@@ -74,7 +74,7 @@ def requests(model: Generator, tokens: int) -> list[tuple[dict[str, Any], str]]:
         texts.append(TextStream(model, fields["prompt"], model.options(None, changes), keep=False))
     batch, current = model.batch(), texts
     while current:
-        batch.step(current)
+        write(batch, current)
         current = [text for text in current if text.finish is None]
     return [(fields, text.generation().text) for fields, text in zip(found, texts, strict=True)]
 

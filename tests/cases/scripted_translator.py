@@ -57,7 +57,7 @@ class ScriptedTranslator(Translator):
             written = self.script(text, wish)[:nbest]
             rows.append(
                 [
-                    Hypothesis(self.tokenizers.target.ids([each])[0], -float(rank), [], True, False)
+                    Hypothesis(self.tokenizers.target.ids([each])[0], -float(rank), [], True)
                     for rank, each in enumerate(written, 1)
                 ]
             )

@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from regard.decoding.constrained import met, needed, nexts
 from regard.decoding.decode import batches, decode
 from regard.decoding.rules import RuleBook, draw, shaped
-from regard.decoding.settings import Absolute, Beam, Job, Power, Rules, Sampling, Wish, hypothesis
+from regard.decoding.settings import (
+    LOOP_TIMES,
+    LOOP_TOKENS,
+    Absolute,
+    Beam,
+    Job,
+    Power,
+    Rules,
+    Sampling,
+    Wish,
+    hypothesis,
+)
 
 VOCABULARY = 5
 # Multiples of a quarter: sums and comparisons are exact, and ties happen.
@@ -127,14 +138,14 @@ def test_a_draw_falls_into_its_share(scores: list[float], dead: int, number: flo
     assert token == 0 or number >= bounds[token - 1] - 1e-9
 
 
-@given(histories, st.integers(1, 4), st.integers(2, 4))
-def test_loops(tokens: list[int], ngram: int, times: int) -> None:
+@given(histories, histories, st.integers(0, 6))
+def test_loops(start: list[int], run: list[int], times: int) -> None:
+    tokens = [*start, *run * times]
     expected = any(
-        tokens[-size * times :] == tokens[-size:] * times and len(tokens) >= size * times
-        for size in range(1, ngram + 1)
+        tokens[-size * LOOP_TIMES :] == tokens[-size:] * LOOP_TIMES and len(tokens) >= size * LOOP_TIMES
+        for size in range(1, LOOP_TOKENS + 1)
     )
-    rules = Rules(loop_ngram=ngram, loop_times=times)
-    assert hypothesis(tokens, 0.0, [], False, rules).looped is expected
+    assert hypothesis(tokens, 0.0, [], False).looped is expected
 
 
 @given(histories.map(tuple), words)

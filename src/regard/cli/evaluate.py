@@ -73,7 +73,7 @@ def evaluate_command(  # noqa: PLR0913
     if reference is None and (directory := _of_another_task(names[0])) is not None:
         _print_metrics(directory, split, changes, device, as_json, stride)
         return
-    model = terminal.load_translator(names[0], device) if names else None
+    model: Translator | None = terminal.open_model(names[0], device, verb="translate") if names else None
     given: list[str] = []
     if reference is None:
         assert model is not None
@@ -99,7 +99,7 @@ def evaluate_command(  # noqa: PLR0913
             if Path(against).is_file():
                 others = [*terminal.text_lines(against)][:limit]
             else:
-                others = _translate(test_set, terminal.load_translator(against, device), beam, as_used)
+                others = _translate(test_set, terminal.open_model(against, device, verb="translate"), beam, as_used)
             with terminal.progress("testing significance"):
                 compared = compare(
                     translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test

@@ -48,7 +48,7 @@ def predict_command(
     line with the error in its place, and the exit code is 1.
     """
     terminal.check_files(inputs, source, output, "inputs")
-    loaded = _load(model, device, threads)
+    loaded: Loaded = terminal.open_model(model, device, threads)
     failed = 0
 
     def results() -> Iterator[Any]:
@@ -83,7 +83,7 @@ def fill_command(
 ) -> None:
     """Show the most likely tokens for each mask token ([MASK]) of a text."""
     terminal.check_files(inputs, source, output, "inputs")
-    loaded = _load(model, device, threads)
+    loaded: Loaded = terminal.open_model(model, device, threads)
 
     def line(masks: list[dict[str, float]]) -> str:
         if as_json:
@@ -112,7 +112,7 @@ def embed_command(  # noqa: PLR0913
     import numpy as np
 
     terminal.check_files(inputs, source, output, "inputs")
-    loaded = _load(model, device, threads)
+    loaded: Loaded = terminal.open_model(model, device, threads)
     chunks = terminal.input_chunks(inputs, source, CHUNK)
     if search is None:
         vectors = np.concatenate([loaded.embed([]), *map(loaded.embed, chunks)])
@@ -144,13 +144,6 @@ def embed_command(  # noqa: PLR0913
                     yield from (f"  {cosine:.3f}  {lines[line]}" for line, cosine in near)
 
     terminal.write_lines(found(), output)
-
-
-def _load(model: str, device: str | None, threads: int | None) -> Loaded:
-    terminal.prepare_torch(threads, [model])
-    import regard
-
-    return regard.load(model, device=device)
 
 
 def _line(result: Any, as_json: bool) -> str:
@@ -199,10 +192,7 @@ def generate_command(  # noqa: PLR0913
     \\n and \\t are a line end and a tab.
     """
     terminal.check_files(prompts, source, output, "prompts")
-    changes = _unescaped(given)
-    GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
-    loaded = terminal.load_generator(model, device, threads, int8, int4)
-    options = loaded.options(None, changes)
+    loaded, options = _generator(model, device, threads, int8, int4, given)
     if prompts and len(prompts) == 1 and options.n == 1 and not as_json and output is None:
         _show(loaded.stream(prompts[0], options), [])
         return
@@ -223,10 +213,7 @@ def chat_command(
     given: dict[str, Any],
 ) -> None:
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
-    changes = _unescaped(given)
-    GenerateOptions().changed(changes)
-    loaded = terminal.load_generator(model, device, threads, int8, int4)
-    options = loaded.options(None, {**changes, "special": True})
+    loaded, options = _generator(model, device, threads, int8, int4, given | {"special": True})
     first = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
     messages: list[dict[str, str]] = []
@@ -247,10 +234,15 @@ def chat_command(
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
 
 
-def _unescaped(given: dict[str, Any]) -> dict[str, Any]:
-    """Settings with line ends and tabs in `stop`."""
+def _generator(
+    model: str, device: str | None, threads: int | None, int8: bool, int4: bool, given: dict[str, Any]
+) -> tuple[Generator, GenerateOptions]:
+    """The model, and its options with those that are given. Errors in the options come before the model is loaded."""
     stops = [each.replace("\\n", "\n").replace("\\t", "\t") for each in given.get("stop", ())]
-    return given | ({"stop": stops} if stops else {})
+    changes = given | ({"stop": stops} if stops else {})
+    GenerateOptions().changed(changes)
+    loaded: Generator = terminal.open_model(model, device, threads, "generate", int8, int4)
+    return loaded, loaded.options(None, changes)
 
 
 def _show(parts: Iterable[str], kept: list[str]) -> None:

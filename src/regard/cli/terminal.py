@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from regard.data.readers import Line
-    from regard.use.generator import Generator
-    from regard.use.translator import Translator
 
 PIPED_WIDTH = 200
 """Columns of a table that does not go to a terminal, so that `grep` finds whole lines."""
@@ -117,29 +115,24 @@ def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> Non
         torch.set_num_threads(threads)
 
 
-def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
-    prepare_torch(threads, [model])
-    import regard
-    from regard.models.cpu import fixed
-
-    loaded = regard.load(model, device=device, int8=int8)
-    if not isinstance(loaded, regard.Translator):
-        loaded.translate([])  # raises the error
-    assert isinstance(loaded, regard.Translator)
-    loaded.network = fixed(loaded.network)
-    return loaded
-
-
-def load_generator(model: str, device: str | None, threads: int | None, int8: bool, int4: bool) -> Generator:
+def open_model(
+    model: str,
+    device: str | None,
+    threads: int | None = None,
+    verb: Literal["translate", "generate"] | None = None,
+    int8: bool = False,
+    int4: bool = False,
+) -> Any:
+    """A loaded model. With a verb, it raises an error if the model cannot do this."""
     prepare_torch(threads, [model])
     import regard
     from regard.models.cpu import fixed
 
     loaded = regard.load(model, device=device, int8=int8, int4=int4)
-    if not isinstance(loaded, regard.Generator):
-        loaded.generate([])  # raises the error
-    assert isinstance(loaded, regard.Generator)
-    loaded.network = fixed(loaded.network)
+    if verb is not None:
+        if not isinstance(loaded, regard.Translator if verb == "translate" else regard.Generator):
+            getattr(loaded, verb)([])  # raises the error
+        loaded.network = fixed(loaded.network)
     return loaded
 
 

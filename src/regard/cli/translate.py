@@ -19,6 +19,7 @@ from regard.errors import DataError, SettingsError
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look
     from regard.look.alignment import Aligner
+    from regard.use.translator import Translator
 
 SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""
@@ -57,7 +58,7 @@ def translate_command(  # noqa: PLR0913
     options = TranslateOptions().changed(given | {"details": as_json})
     if threads is None and texts and sum(map(len, texts)) <= SHORT:
         threads = 1
-    translator = terminal.load_translator(model, device, threads, int8)
+    translator: Translator = terminal.open_model(model, device, threads, "translate", int8=int8)
     translator.check(options)  # raises errors in the options before anything is read
     with terminal.progress("translating", quiet=sys.stdout is not None and sys.stdout.isatty()) as update:
         chunks = terminal.input_chunks(texts, source, ahead)
@@ -115,7 +116,7 @@ def align_command(  # noqa: PLR0913
     terminal.prepare_torch(threads, [model, *([back] if back else [])])
     from regard.look import alignment as align
 
-    translator = terminal.load_translator(model, device)
+    translator: Translator = terminal.open_model(model, device, verb="translate")
     translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
     there = align.Aligner(translator, to)
     other = _aligner_back(there, back, device) if joined or back else None
@@ -165,7 +166,7 @@ def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Align
     """The aligner of the other direction. A shipped model, loaded from its directory, has both."""
     from regard.look.alignment import Aligner
 
-    model = terminal.load_translator(name or str(there.model.directory), device)
+    model: Translator = terminal.open_model(name or str(there.model.directory), device, verb="translate")
     source, to = next((each for each in there.model.directions if there.to in (None, each[1])), (None, None))
     if name is None and (to, source) not in model.directions:
         raise SettingsError(f"model ({there.model.name}) has no direction back; give one that has: --back MODEL")

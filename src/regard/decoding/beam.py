@@ -273,9 +273,9 @@ class BeamSearch:
         lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., BeamField.ENDED] > 0))
         for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
-                hypothesis(tokens[:count], score, chances, ended, self.rules)
+                hypothesis(tokens[:count], score, chances, ended)
                 for tokens, chances, count, score, ended in zip(*each, strict=True)
                 if score > NEVER
             ]
             # If rules leave no token at all, nothing is written.
-            self.results[self.indices[b]] = found or [Hypothesis([], NEVER, [], False, False)]
+            self.results[self.indices[b]] = found or [Hypothesis([], NEVER, [], False)]

@@ -120,10 +120,10 @@ def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -
         scores_NV = state.step(torch.tensor([path.tokens[-1] for path in going], device=model.device))
         paths = going
     found = [
-        hypothesis(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end, rules)
+        hypothesis(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end)
         for score, path in pool[: beam.nbest]
     ]
-    return found or [Hypothesis([], NEVER, [], False, False)]
+    return found or [Hypothesis([], NEVER, [], False)]
 
 
 def _candidates(paths: list[Path], chances_NV: torch.Tensor, words: Sequence[Word], size: int) -> list[Path]:

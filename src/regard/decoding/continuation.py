@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.blocks.cache import Cache
 from regard.decoding.model import Model, SearchModel, padded, smallest, wide
-from regard.decoding.rules import NEVER, by_history, draw, history, shaped
+from regard.decoding.rules import NEVER, by_history, completing, draw, history, shaped, without
 from regard.decoding.settings import Ends, Greedy, Rules, Sampling, is_steady
 from regard.errors import InputError
 from regard.models.families import Decoder
@@ -67,6 +67,13 @@ class Written(NamedTuple):
     alternatives: list[tuple[int, float]]
 
 
+class Guess(NamedTuple):
+    """A token that may come next, and the probabilities that it was drawn from; none: it is certain."""
+
+    token: int
+    shares_V: Tensor | None = None
+
+
 class TextRow:
     """A prompt that is being continued."""
 
@@ -78,7 +85,7 @@ class TextRow:
         """The log-probabilities of those that were written."""
         self.start = 0
         """The first token in the context."""
-        self.finish: str | None = None
+        self.finish: Literal["stop", "length"] | None = None
         """Why the text ended: stop (an end token) or length; None: it goes on."""
         rules, search = prompt.rules, prompt.search
         filters = (search.temperature, search.top_k, search.top_p, search.min_p) if isinstance(search, Sampling) else ()
@@ -110,16 +117,10 @@ class TextRow:
             return min(prompt.ends)
         return prompt.prefix[step] if step < len(prompt.prefix) else None
 
-    def excluded(self, more: Sequence[int] = ()) -> list[int]:
-        """The tokens that must not come after the row's tokens and `more`, unless they are forced."""
-        rules, step = self.prompt.rules, self.prompt.longest - self.left + len(more)
-        found = [*self.prompt.ends] if step < rules.shortest else []
-        for word in rules.must_not:
-            before = len(word) - 1
-            tail = [*self.tokens[-before - len(more) :], *more][-before:] if before else []
-            if tail == [*word[:-1]]:
-                found.append(word[-1])
-        return found
+    def excluded(self) -> list[int]:
+        """The tokens that must not come next, unless they are forced."""
+        rules, step = self.prompt.rules, self.prompt.longest - self.left
+        return [*(self.prompt.ends if step < rules.shortest else ()), *completing(rules.must_not, self.tokens)]
 
 
 class Prefixes:
@@ -202,28 +203,25 @@ class Reader:
         assert isinstance(self.model.model, Decoder)
         return self.model.model.states(tokens_NT, layout, cache)
 
-    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+    def read(self, ahead: Sequence[Sequence[int]]) -> Tensor:
         """Reads the unread tokens of each row and those `ahead` of it, which are guesses.
 
         Returns the logits `[N, 1 + T, V]` after the last token and after each guess; rows with fewer guesses have
-        their logits first, then others that mean nothing. With `last`, only those after the last guess, `[N, 1, V]`;
-        all guesses but the last were read in calls before.
+        their logits first, then others that mean nothing.
         """
         assert self.cache is not None
         new, removed = [], []
         for place, (row, guesses) in enumerate(zip(self.rows, ahead, strict=True)):
-            right = len(row.tokens) - row.start - 1 + (len(guesses) if last else 0)
-            right = right if row.start == self.starts[place] else 0
-            removed.append(max(self.counts[place] - right, 0))
-            self.counts[place] -= removed[-1]
-            self.starts[place] = row.start
-            new.append([*row.tokens[row.start :], *guesses][self.counts[place] :])
-            self.counts[place] += len(new[-1])
+            context = row.tokens[row.start :]
+            known = min(self.counts[place], len(context) - 1) if row.start == self.starts[place] else 0
+            removed.append(self.counts[place] - known)
+            new.append([*context[known:], *guesses])
+            self.counts[place], self.starts[place] = known + len(new[-1]), row.start
         if any(removed):
             self.cache.forget(torch.tensor(removed, device=self.model.device))
         hidden_NTD = self._states(new, self.cache)
-        width = 1 if last else 1 + max(map(len, ahead))
-        first = [[len(each) - 1 - (0 if last else len(guesses))] for each, guesses in zip(new, ahead, strict=True)]
+        width = 1 + max(map(len, ahead))
+        first = [[len(each) - 1 - len(guesses)] for each, guesses in zip(new, ahead, strict=True)]
         if hidden_NTD.shape[1] > width or any(place for (place,) in first):
             index_NW = torch.tensor(first, device=hidden_NTD.device) + torch.arange(width, device=hidden_NTD.device)
             index_NW = index_NW.clamp(max=hidden_NTD.shape[1] - 1)
@@ -258,7 +256,7 @@ class SourceReader(Reader):
             self.rows = [self.rows[place] for place in places]
         self.scores_NV = self.state.step(torch.tensor([row.tokens[-1] for row in self.rows], device=self.model.device))
 
-    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+    def read(self, ahead: Sequence[Sequence[int]]) -> Tensor:
         return self.scores_NV[:, None]
 
 
@@ -277,16 +275,20 @@ class Continuation:
 
         `slots` overrides whether rows are written in fixed memory (by default on a GPU, where steps are replayed).
         """
-        model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
-        self.reader = SourceReader(model) if model.reads_source else Reader(model, prefixes)
-        self.drafter = drafter
-        self.limit = smallest(limit, self.reader.model.longest)
+        self.model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
+        self.limit = smallest(limit, self.model.longest)
+        self.prefixes, self.drafter = prefixes, drafter
+        self.fixed = drafter is None and (self.model.paths.slots if slots is None else slots)
+        self._reset()
+
+    def _reset(self) -> None:
         self.rows: list[TextRow] = []
+        self.reader = SourceReader(self.model) if self.model.reads_source else Reader(self.model, self.prefixes)
         self.slots: Slots | None = None
-        if drafter is None and (model.paths.slots if slots is None else slots):
+        if self.fixed:
             from regard.decoding.fast.slots import Slots
 
-            self.slots = Slots(model, self.limit)
+            self.slots = Slots(self.model, self.limit)
 
     def check(self, prompt: Prompt) -> None:
         """Raises an error if a prompt cannot be added. It may be called from any thread."""
@@ -297,20 +299,27 @@ class Continuation:
                 f"a prompt has {len(prompt.tokens):,} tokens, more than the context of the model "
                 f"({self.limit:,}); shorten it"
             )
-        wrong = [token for token in prompt.tokens if not 0 <= token < self.reader.model.vocabulary]
+        wrong = [token for token in prompt.tokens if not 0 <= token < self.model.vocabulary]
         if wrong:
             raise InputError(
-                f"token {wrong[0]} of a prompt is outside the vocabulary ({self.reader.model.vocabulary:,}); "
+                f"token {wrong[0]} of a prompt is outside the vocabulary ({self.model.vocabulary:,}); "
                 "use the model's tokenizer"
             )
 
     def add(self, prompts: Sequence[Prompt]) -> list[TextRow]:
         """Adds prompts, which the next step reads."""
-        for prompt in prompts:
-            self.check(prompt)
         added = [TextRow(prompt) for prompt in prompts]
-        self.rows += added
+        self.seat([*self.rows, *added])
         return added
+
+    def seat(self, rows: Sequence[TextRow]) -> None:
+        """Lets new ones of these rows join. All other rows leave."""
+        held, wanted = {*self.rows}, {*rows}
+        for row in wanted - held:
+            self.check(row.prompt)
+        for row in held - wanted:
+            self.remove(row)
+        self.rows = [*rows]
 
     @torch.inference_mode()
     def remove(self, row: TextRow) -> None:
@@ -320,16 +329,26 @@ class Continuation:
                 self.reader.keep(row, self.slots)
             self.rows.remove(row)
 
-    @torch.inference_mode()
     def step(self) -> list[tuple[TextRow, list[Written]]]:
-        """Writes more tokens for every row; none at first while others are being written. Rows that end leave."""
+        """Writes more tokens for every row; none at first while others are being written. Rows that end leave.
+
+        After an error no rows are left.
+        """
+        try:
+            return self._step()
+        except BaseException:
+            self._reset()
+            raise
+
+    @torch.inference_mode()
+    def _step(self) -> list[tuple[TextRow, list[Written]]]:
         for row in self.rows:
             if self.limit is not None and len(row.tokens) - row.start > self.limit:
                 row.start = len(row.tokens) - max(self.limit // 2, 1)
         fast = [row for row in self.rows if self.slots is not None and self.slots.fits(row.prompt)]
         found: list[tuple[TextRow, list[Written]]] = []
         if self.slots is not None:
-            device = self.reader.model.device
+            device = self.model.device
             # Kernels and graphs are created on the current device, not on that of the tensors.
             with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                 written = self.slots.step(fast, self.reader.read_prompts)
@@ -353,46 +372,37 @@ class Continuation:
         rows = self.reader.rows
         if not rows:
             return []
-        guesses: list[list[int]] = [[] for _ in rows]
-        chances = None
+        guesses: list[list[Guess]] = [[] for _ in rows]
         if self.drafter is not None:
             room = [row.left - 1 for row in rows]
             if self.limit is not None:
-                spans = [len(row.tokens) - row.start for row in rows]
-                room = [max(min(each, self.limit - span), 0) for each, span in zip(room, spans, strict=True)]
-            guesses, chances = self.drafter.guess(rows, room)
-        logits_NTV = self.reader.read(guesses)
+                room = [
+                    min(each, self.limit - len(row.tokens) + row.start) for each, row in zip(room, rows, strict=True)
+                ]
+            guesses = self.drafter.guess(rows, room)
+        logits_NTV = self.reader.read([[guess.token for guess in each] for each in guesses])
         active = list(range(len(rows)))
         for step in range(logits_NTV.shape[1]):
             some = [rows[place] for place in active]
             scores_NV = logits_NTV[:, step] if len(some) == len(rows) else logits_NTV[active, step]
             guessed = [guesses[place][step] if step < len(guesses[place]) else None for place in active]
-            drawn = None if chances is None else [chances[place][step : step + 1] for place in active]
-            tokens = self.choose(scores_NV, some, guessed, drawn)
+            tokens = self.choose(scores_NV, some, guessed)
             for row, written in zip(some, report(scores_NV, tokens, some), strict=True):
                 if written.token < 0:
                     row.finish = "length"
                 elif row in found:
                     self._append(row, written.token, written.chance)
                     found[row].append(written)
-            if step + 1 == logits_NTV.shape[1]:
-                break
             active = [
                 place
                 for place, row, token, guess in zip(active, some, tokens, guessed, strict=True)
-                if token == guess and row.finish is None
+                if guess is not None and token == guess.token and row.finish is None
             ]
             if not active:
                 break
         return list(found.items())
 
-    def choose(
-        self,
-        scores_NV: Tensor,
-        rows: Sequence[TextRow],
-        guesses: Sequence[int | None],
-        chances: Sequence[Sequence[Tensor]] | None,
-    ) -> list[int]:
+    def choose(self, scores_NV: Tensor, rows: Sequence[TextRow], guesses: Sequence[Guess | None]) -> list[int]:
         """The next token of each row; −1 if the rules leave none.
 
         A guess that was drawn from known probabilities is accepted or replaced so that the result has the distribution
@@ -406,12 +416,12 @@ class Continuation:
             some_NV = scores_NV if len(sampled) == len(rows) else scores_NV[sampled]
             drawn = draw(some_NV, uniform_N.to(scores_NV.device)).tolist()
             for place, uniform, token in zip(sampled, uniform_N.tolist(), drawn, strict=True):
-                guess, known = guesses[place], () if chances is None else chances[place]
+                guess = guesses[place]
                 chosen[place] = token
-                if guess is not None and known:
-                    ours_V, theirs_V = scores_NV[place].double().softmax(-1), known[0].double()
-                    if uniform * float(theirs_V[guess]) < float(ours_V[guess]):
-                        chosen[place] = guess
+                if guess is not None and guess.shares_V is not None:
+                    ours_V, theirs_V = scores_NV[place].double().softmax(-1), guess.shares_V.double()
+                    if uniform * float(theirs_V[guess.token]) < float(ours_V[guess.token]):
+                        chosen[place] = guess.token
                     else:
                         rest_V = (ours_V - theirs_V).clamp(min=0).log()
                         again_1 = torch.tensor([rows[place].random.random()], dtype=torch.float64, device=rest_V.device)
@@ -447,38 +457,29 @@ def report(scores_NV: Tensor, tokens: list[int], rows: Sequence[TextRow]) -> lis
     return list(map(Written, tokens, chances, best))
 
 
-def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
-    """Scores after the rules, the temperature and the filters of each row; `more` are guesses after a row's tokens."""
+def filtered(scores_NV: Tensor, rows: Sequence[TextRow]) -> Tensor:
+    """Scores after the rules, the temperature and the filters of each row."""
     kinds, search = {row.kind for row in rows}, rows[0].prompt.search
     if len(kinds) == 1:
-        scores_NV = ruled(scores_NV, rows, more)
+        scores_NV = ruled(scores_NV, rows)
         return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
     out_NV = torch.empty_like(scores_NV)
     for kind in kinds:
         index = [place for place, row in enumerate(rows) if row.kind == kind]
-        some = None if more is None else [more[place] for place in index]
-        out_NV[index] = filtered(scores_NV[index], [rows[place] for place in index], some)
+        out_NV[index] = filtered(scores_NV[index], [rows[place] for place in index])
     return out_NV
 
 
-def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
+def ruled(scores_NV: Tensor, rows: Sequence[TextRow]) -> Tensor:
     """The scores of rows of one kind after their rules, except for forced tokens."""
     if all(row.steady for row in rows):
         return scores_NV
-    rules, after = rows[0].prompt.rules, [()] * len(rows) if more is None else more
+    rules = rows[0].prompt.rules
     if rules.looks_back:
-        history_NT = history([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
-        written_NT = history([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        history_NT = history([row.tokens for row in rows], scores_NV.device)
+        written_NT = history([row.written for row in rows], scores_NV.device)
         scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
-    excluded = [
-        (place, token)
-        for place, (row, each) in enumerate(zip(rows, after, strict=True))
-        for token in row.excluded(each)
-    ]
-    if excluded:
-        scores_NV = scores_NV.clone()
-        scores_NV[tuple(torch.tensor(excluded, device=scores_NV.device).T)] = NEVER
-    return scores_NV
+    return without(scores_NV, [(place, token) for place, row in enumerate(rows) for token in row.excluded()])
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

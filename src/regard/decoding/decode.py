@@ -75,7 +75,7 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
         rows = batch.add([*prompts(jobs, model, ends, rules, search)])
         while batch.rows:
             batch.step()
-        return [[hypothesis(row.written, sum(row.chances), row.chances, row.finish == "stop", rules)] for row in rows]
+        return [[hypothesis(row.written, sum(row.chances), row.chances, row.finish == "stop")] for row in rows]
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
     # Kernels and graphs are created on the current device, not on that of the tensors.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 NEVER = -torch.inf
 """The score of an impossible token."""
-ANY = -2
-"""In a table of words: any token."""
 
 
 def shaped(scores_NV: Tensor, search: Sampling) -> Tensor:
@@ -83,33 +81,17 @@ def frequent(scores_NV: Tensor, counts_NV: Tensor, frequency: Tensor | float, pr
     return scores_NV - counts_NV * frequency - (counts_NV > 0).to(scores_NV.dtype) * presence
 
 
-def words_table(words: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Tensor:
-    """`[N, M, L]`: the words of each row, aligned at their end, for `block_words`.
-
-    `ANY` precedes shorter words; a word that ends in −1 excludes nothing.
-    """
-    longest, most = max(len(word) for row in words for word in row), max(map(len, words))
-    table = []
-    for row in words:
-        aligned = [[ANY] * (longest - len(word)) + list(word) for word in row]
-        table.append(aligned + [[-1] * longest] * (most - len(row)))
-    return torch.tensor(table, device=device)
+def completing(words: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[int]:
+    """The tokens that would complete a word after these tokens."""
+    return [word[-1] for word in words if [*tokens[len(tokens) - len(word) + 1 :]] == [*word[:-1]]]
 
 
-def block_words(scores_NV: Tensor, history_NT: Tensor, words_NML: Tensor) -> Tensor:
-    """Excludes each token that would complete a word."""
-    start = words_NML.shape[-1] - 1
-    tail_NT = history_NT[:, max(history_NT.shape[1] - start, 0) :]
-    tail_NT = torch.nn.functional.pad(tail_NT, (start - tail_NT.shape[1], 0), value=-1)
-    begin_NMl = words_NML[..., :-1]
-    match_NM = ((begin_NMl == tail_NT[:, None]) | (begin_NMl == ANY)).all(-1)
-    last_NM = words_NML[..., -1].expand(match_NM.shape)
-    return _exclude(scores_NV, last_NM.clamp(min=0), match_NM & (last_NM >= 0))
-
-
-def _exclude(scores_NV: Tensor, tokens_NW: Tensor, where_NW: Tensor) -> Tensor:
-    banned_NV = torch.zeros_like(scores_NV, dtype=torch.long).scatter_add_(1, tokens_NW, where_NW.long())
-    return scores_NV.masked_fill(banned_NV > 0, NEVER)
+def without(scores_NV: Tensor, excluded: Sequence[tuple[int, int]]) -> Tensor:
+    """The scores without some tokens, each given with its row."""
+    if excluded:
+        scores_NV = scores_NV.clone()
+        scores_NV[tuple(torch.tensor(excluded, device=scores_NV.device).T)] = NEVER
+    return scores_NV
 
 
 def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules: Rules) -> Tensor:
@@ -122,7 +104,9 @@ def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules:
     if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
         grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
         match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
-        scores_NV = _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
+        count_NV = torch.zeros_like(scores_NV, dtype=torch.long)
+        count_NV.scatter_add_(1, grams_NWn[..., -1].clamp(min=0), match_NW.long())
+        scores_NV = scores_NV.masked_fill(count_NV > 0, NEVER)
     return scores_NV
 
 
@@ -136,55 +120,58 @@ class RuleBook:
     """Applies `Rules` and the wishes of a batch to its scores."""
 
     def __init__(self, rules: Rules, jobs: Sequence[Job], model: SearchModel, ends: Ends) -> None:
-        device = model.device
-        self.rules, self.end = rules, ends.end
-        before: list[Sequence[int]] = [job.tokens for job in jobs]
-        if model.reads_source:
-            before = [[] if ends.start is None else [ends.start]] * len(jobs)
-        self.before_BT = history(before, device)
-        self.longest_B = torch.tensor([job.longest for job in jobs], device=device)
-        prefix = max(len(job.wish.prefix) for job in jobs)
-        forced = [[*job.wish.prefix, *[-1] * (prefix - len(job.wish.prefix))] for job in jobs]
-        self.forced_BT = torch.tensor(forced, dtype=torch.long, device=device)
-        self.is_end_V = torch.arange(model.vocabulary, device=device) == (-1 if ends.end is None else ends.end)
-        words = [[*rules.must_not, *job.wish.must_not] for job in jobs]
-        self.words_BML = words_table(words, device) if any(words) else None
+        self.rules, self.jobs, self.end = rules, [*jobs], ends.end
+        start = [] if ends.start is None else [ends.start]
+        self.before: list[Sequence[int]] = [start if model.reads_source else job.tokens for job in jobs]
+        self.before_BT = history(self.before, model.device)
+        self.longest_B = torch.tensor([job.longest for job in jobs], device=model.device)
+        self.words = [[*rules.must_not, *job.wish.must_not] for job in jobs]
+        self.phrases = any(len(word) > 1 for words in self.words for word in words)
+        """Whether a word has several tokens."""
         self.steady = is_steady(rules, (job.wish for job in jobs))
         """Whether no score is ever changed."""
-        self.looks_back = rules.looks_back or self.words_BML is not None
+        self.looks_back = rules.looks_back or self.phrases
         """Whether any rule depends on the tokens written so far."""
 
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""
-        self.before_BT, self.longest_B, self.forced_BT = (
-            each.index_select(0, inputs_B) for each in (self.before_BT, self.longest_B, self.forced_BT)
+        kept = inputs_B.tolist()
+        self.jobs, self.before, self.words = (
+            [self.jobs[b] for b in kept],
+            [self.before[b] for b in kept],
+            [self.words[b] for b in kept],
         )
-        if self.words_BML is not None:
-            self.words_BML = self.words_BML.index_select(0, inputs_B)
+        self.before_BT, self.longest_B = (each.index_select(0, inputs_B) for each in (self.before_BT, self.longest_B))
 
     def apply(self, scores_NV: Tensor, written_NT: Tensor, step: int) -> Tensor:
         """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
-        rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
-        if self.looks_back:
+        if self.steady:
+            return scores_NV
+        rules, rows = self.rules, len(scores_NV) // len(self.jobs)
+        if rules.looks_back:
             history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
             scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
-            if self.words_BML is not None:
-                scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
+        written = written_NT.tolist() if self.phrases else [[]] * len(scores_NV)
+        excluded = [
+            (row, token)
+            for row, tokens in enumerate(written)
+            for token in completing(self.words[row // rows], [*self.before[row // rows], *tokens])
+        ]
         if self.end is not None and step < rules.shortest:
-            scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
-        if rules.renormalize and not self.steady:
+            excluded += [(row, self.end) for row in range(len(scores_NV))]
+        scores_NV = without(scores_NV, excluded)
+        if rules.renormalize:
             scores_NV = scores_NV.log_softmax(-1)
-        forced_B = self.forced(step)
-        if forced_B is None:
-            return scores_NV
-        token_N1 = forced_B.repeat_interleave(rows)[:, None]
-        forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N1.clamp(min=0), 0.0)
-        return torch.where(token_N1 >= 0, forced_NV, scores_NV)
+        forced = {row: token for row in range(len(written)) if (token := self.forced(row // rows, step)) is not None}
+        if forced:
+            scores_NV = scores_NV.clone()
+            scores_NV[[*forced]] = NEVER
+            scores_NV[[*forced], [*forced.values()]] = 0.0
+        return scores_NV
 
-    def forced(self, step: int) -> Tensor | None:
-        """`[B]`: the token that each input must write at a step, −1 for any; None if all are free."""
-        forced_B = self.forced_BT[:, step] if step < self.forced_BT.shape[1] else None
-        if self.rules.end_at_longest and self.end is not None:
-            free_B = torch.full_like(self.longest_B, -1) if forced_B is None else forced_B
-            forced_B = torch.where(self.longest_B == step + 1, self.end, free_B)
-        return forced_B
+    def forced(self, index: int, step: int) -> int | None:
+        """The token that an input must write at a step."""
+        job = self.jobs[index]
+        if self.rules.end_at_longest and job.longest == step + 1:
+            return self.end
+        return job.wish.prefix[step] if step < len(job.wish.prefix) else None

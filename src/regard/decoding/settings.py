@@ -156,10 +156,6 @@ class Rules(Penalties):
     """Whether the last token within longest is always the end, at no cost."""
     renormalize: bool = False
     """Whether the probabilities that the rules leave are divided by their sum (transformers: renormalize_logits)."""
-    loop_ngram: Positive = 8
-    """The longest run of tokens whose repetition at the end of a sequence counts as a loop."""
-    loop_times: int = Field(default=4, ge=2)
-    """Number of consecutive repetitions that count as a loop (`Hypothesis.looped`)."""
 
     @property
     def looks_back(self) -> bool:
@@ -167,6 +163,8 @@ class Rules(Penalties):
         return self.repetition != 1 or self.frequency != 0 or self.presence != 0 or self.ngram > 0
 
 
+LOOP_TOKENS, LOOP_TIMES = 8, 4
+"""The longest run of tokens, and its repetitions at the end of a sequence, that count as a loop."""
 AHEAD = 1_000
 """Number of lines that are read before the first of them is written."""
 _CONSTRAINED_BEAM = 5
@@ -368,8 +366,15 @@ class Hypothesis:
     """Log-probability of each token, and of the end if there is one; in a beam search, after the rules."""
     finished: bool
     """Whether it ended, and was not cut."""
-    looped: bool
-    """Whether it repeats itself at its end; see `Rules.loop_ngram`."""
+
+    @property
+    def looped(self) -> bool:
+        """Whether it ends in several repetitions of a few tokens."""
+        for size in range(1, min(LOOP_TOKENS, len(self.tokens) // LOOP_TIMES) + 1):
+            tail = self.tokens[len(self.tokens) - size * LOOP_TIMES :]
+            if tail[size:] == tail[:-size]:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -390,10 +395,6 @@ def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
     return plain and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
 
 
-def hypothesis(written: list[int], score: float, chances: list[float], ended: bool, rules: Rules) -> Hypothesis:
+def hypothesis(written: list[int], score: float, chances: list[float], ended: bool) -> Hypothesis:
     """A hypothesis from written tokens, the end included."""
-    tokens = written[:-1] if ended else written
-    sizes, times = range(1, min(rules.loop_ngram, len(tokens) // rules.loop_times) + 1), rules.loop_times
-    tails = ((size, tokens[len(tokens) - size * times :]) for size in sizes)
-    looped = any(tail[size:] == tail[:-size] for size, tail in tails)
-    return Hypothesis(tokens, score, chances[: len(written)], ended, looped)
+    return Hypothesis(written[:-1] if ended else written, score, chances[: len(written)], ended)

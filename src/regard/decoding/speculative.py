@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
-from regard.decoding.continuation import Prefixes, Reader, TextRow, filtered
+from regard.decoding.continuation import Guess, Prefixes, Reader, TextRow, filtered
 from regard.decoding.model import SearchModel, smallest
 from regard.decoding.rules import draw
 from regard.decoding.settings import Ends, Greedy
@@ -28,9 +27,9 @@ LONGEST_MATCH = 4
 class LookupDrafter:
     """Copies what followed the last occurrence of the last tokens (prompt look-up)."""
 
-    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], None]:
-        """At most so many tokens for each row, and the probabilities they were drawn from; None: they are certain."""
-        return [_copied(row.tokens)[: max(room, 0)] for row, room in zip(rows, most, strict=True)], None
+    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> list[list[Guess]]:
+        """At most so many tokens for each row."""
+        return [[Guess(token) for token in _copied(row.tokens)[:room]] for row, room in zip(rows, most, strict=True)]
 
 
 def _copied(tokens: Sequence[int]) -> list[int]:
@@ -50,26 +49,26 @@ class ModelDrafter:
         self.reader = Reader(SearchModel(model, Ends()), Prefixes())
         self.limit = smallest(limit, self.reader.model.longest)
 
-    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]]]:
-        guesses: dict[TextRow, list[int]] = {row: [] for row in rows}
-        chances: dict[TextRow, list[Tensor]] = {row: [] for row in rows}
+    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> list[list[Guess]]:
+        guesses: dict[TextRow, list[Guess]] = {row: [] for row in rows}
         room = {row: min(GUESSES, left) for row, left in zip(rows, most, strict=True)}
         if self.limit is not None:
             room = {row: min(left, self.limit - len(row.tokens) + row.start) for row, left in room.items()}
         if min(room.values()) >= 0:  # otherwise a context is longer than that of this model
             self.reader.seat(rows)
+            mine = self.reader.rows
             for step in range(max(room.values())):
-                mine = self.reader.rows
-                ahead = [guesses[row] for row in mine]
-                scores_NV = filtered(self.reader.read(ahead, last=True)[:, 0], mine, ahead)
+                scores_NV = filtered(self.reader.read([()] * len(mine))[:, 0], mine)
                 uniform_N = torch.tensor([row.random.random() for row in mine], dtype=torch.float64)
                 drawn_N = draw(scores_NV, uniform_N.to(scores_NV.device)).tolist()
                 columns = (drawn_N, scores_NV.argmax(-1).tolist(), scores_NV.double().softmax(-1))
                 for row, drawn, best, shares_V in zip(mine, *columns, strict=True):
                     if step < room[row]:
-                        guesses[row].append(best if isinstance(row.prompt.search, Greedy) else drawn)
-                        chances[row].append(shares_V)
-        return list(guesses.values()), list(chances.values())
+                        guesses[row].append(Guess(best if isinstance(row.prompt.search, Greedy) else drawn, shares_V))
+                        row.tokens.append(guesses[row][-1].token)
+            for row, found in guesses.items():
+                del row.tokens[len(row.tokens) - len(found) :]
+        return list(guesses.values())
 
 
 Drafter: TypeAlias = LookupDrafter | ModelDrafter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 import uuid
@@ -11,20 +10,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import FastAPI, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from regard.decoding.continuation import Written
+from regard.decoding.continuation import TextRow, Written
 from regard.errors import InputError
 from regard.look.views.view import Text
 from regard.models.cpu import fixed
 from regard.serving import http
 from regard.serving.prediction import ModelRequest, as_list, known_input, named
 from regard.serving.queue import StreamJob, Writer
-from regard.serving.service import Metrics, Service, described
+from regard.serving.service import Metrics, Service
 from regard.serving.settings import Serving
-from regard.use.generator import Generator, TextBatch, TextStream
+from regard.use.generator import Generator, TextStream, write
 from regard.use.model import Loaded
 
 EXPECTED = 128
@@ -236,31 +234,20 @@ class TextPiece(NamedTuple):
     finish: str | None
 
 
-class PromptPart(TextStream):
-    """Reads the beginning of a long prompt. Its cache is kept, so that the next part or the text goes on from there."""
-
-    def __init__(self, text: TextStream, length: int) -> None:
-        self.prompt = replace(text.prompt, tokens=text.prompt.tokens[:length], longest=1, alternatives=0, keep=True)
-        self.finish, self.written = None, []
-
-    def add(self, written: Sequence[Written], finish: str | None) -> str:
-        self.finish = "length" if finish else None
-        return ""
-
-
 class TextWriter(Writer):
     """Writes the texts of a model in one running batch: texts join and leave it between two tokens."""
 
     def __init__(self, model: Generator, places: int, metrics: Metrics) -> None:
         super().__init__(places)
-        self.batch: TextBatch = model.batch()
+        self.batch = model.batch()
         self._metrics = metrics
         self._joined: list[TextStream] = []
-        self._parts: dict[TextStream, PromptPart] = {}
+        self._parts: dict[TextStream, TextRow] = {}
+        """Beginnings of long prompts. Their caches are kept, so that the next part or the text goes on from there."""
 
     def _join(self, texts: Sequence[TextStream]) -> None:
         """Lets texts join. While others are being written, long prompts are read in parts first, one at a time."""
-        joined, parts, room = [], dict[TextStream, PromptPart](), PART
+        joined, parts, room = [], dict[TextStream, TextRow](), PART
         alone = not any(text in self._joined for text in texts)
         for text in texts:
             part = self._parts.get(text)
@@ -274,25 +261,24 @@ class TextWriter(Writer):
                 joined.append(text)
                 room -= rest
             elif rest > PART and all(each.finish for each in parts.values()):
-                parts[text] = PromptPart(text, read + PART)
+                tokens = text.prompt.tokens[: read + PART]
+                parts[text] = TextRow(replace(text.prompt, tokens=tokens, longest=1, alternatives=0, keep=True))
             elif part:
                 parts[text] = part
         self._joined, self._parts = joined, parts
 
     def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
         by_text: dict[TextStream, StreamJob] = {stream.content: stream for stream in streams}
-        before = {text: (len(text.written), len(_asked(text))) for text in by_text}
+        before = {text: (len(text.results), len(_asked(text))) for text in by_text}
         self._join(list(by_text))
         reading = [part for part in self._parts.values() if part.finish is None]
         ended = []
-        for text, part in self.batch.step([*self._joined, *reading]):
-            if text not in before:
-                continue
+        for text, part in write(self.batch, [*self._joined, *reading]):
             count, shown = before[text]
             stream = by_text[text]
             if count == 0:
                 self._metrics.first_token.observe(time.monotonic() - stream.submitted)
-            self._metrics.written.inc(len(text.written) - count)
+            self._metrics.written.inc(len(text.results) - count)
             tokens = _asked(text)[shown:]
             if part or tokens or text.finish is not None:
                 stream.send(TextPiece(part, tokens, text.finish))
@@ -350,13 +336,13 @@ class CompletionService(Service):
         ]
         for text in texts:
             try:
-                self.writers[name].batch.check(text)
+                self.writers[name].batch.check(text.prompt)
             except InputError as error:
                 param = "messages" if options.special else "prompt"
                 raise http.FieldError(400, str(error), param, "context_length_exceeded") from None
         return texts
 
-    async def _respond(self, asked: AnyRequest, request: Request) -> Response:
+    async def _respond(self, asked: AnyRequest, request: Request) -> Any:
         name = named(asked.model, self.names, "write texts")
         texts = await asyncio.to_thread(self._texts, asked, name)
         sizes = [len(text.prompt.tokens) + min(text.prompt.longest, EXPECTED) for text in texts]
@@ -365,7 +351,7 @@ class CompletionService(Service):
         self.common.metrics.read.inc(answer.read)
         if not asked.stream:
             await http.while_connected(asyncio.ensure_future(_all_received(pieces)), request)
-            return JSONResponse(answer.whole())
+            return answer.whole()
         # The first piece decides the status. It also starts the generator, whose end frees the rows.
         first = await http.while_connected(asyncio.ensure_future(anext(pieces)), request)
         if isinstance(first[1], Exception):
@@ -373,31 +359,27 @@ class CompletionService(Service):
 
         async def events() -> AsyncIterator[str]:
             for index in range(len(texts) if answer.chat else 0):
-                yield _event(answer.opening(index))
-            yield _event(answer.chunk(*first))
+                yield http.event(answer.opening(index))
+            yield http.event(answer.chunk(*first))
             async for index, piece in pieces:
                 if isinstance(piece, Exception):
-                    yield _event(http.openai_error(piece))
+                    yield http.event(http.openai_error(piece))
                     return
-                yield _event(answer.chunk(index, piece))
+                yield http.event(answer.chunk(index, piece))
             if answer.usage_asked:
-                yield _event(answer.body([], usage=answer.usage))
+                yield http.event(answer.body([], usage=answer.usage))
             yield "data: [DONE]\n\n"
 
-        return StreamingResponse(events(), media_type=http.EVENTS, headers={"Cache-Control": "no-store"})
+        return http.streamed(events())
 
     def add_routes(self, app: FastAPI) -> None:
         metrics, rows = self.common.metrics, self.common.settings.rows
         self.writers = {name: TextWriter(model, rows, metrics) for name, model in self.models.items()}
-        metrics.rows.set_function(lambda: sum(len(writer.batch) for writer in self.writers.values()))
+        metrics.rows.set_function(lambda: sum(len(writer.batch.rows) for writer in self.writers.values()))
 
-        @app.post("/v1/completions", **described(CompletionRequest, "Continue a prompt.", forms=False))
-        async def completions(request: Request) -> Response:
-            return await self._respond(await self.common.read(request, CompletionRequest, forms=False), request)
-
-        @app.post("/v1/chat/completions", **described(ChatRequest, "Write the next message of a chat.", forms=False))
-        async def chat(request: Request) -> Response:
-            return await self._respond(await self.common.read(request, ChatRequest, forms=False), request)
+        summary = "Write the next message of a chat."
+        self.post(app, "/v1/completions", CompletionRequest, self._respond, "Continue a prompt.", forms=False)
+        self.post(app, "/v1/chat/completions", ChatRequest, self._respond, summary, forms=False)
 
 
 class Reply:
@@ -418,7 +400,7 @@ class Reply:
 
     @property
     def usage(self) -> dict[str, int]:
-        written = sum(len(text.written) for text in self.texts)
+        written = sum(len(text.results) for text in self.texts)
         return {"prompt_tokens": self.read, "completion_tokens": written, "total_tokens": self.read + written}
 
     def body(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> dict[str, Any]:
@@ -454,7 +436,3 @@ async def _all_received(pieces: AsyncIterator[tuple[int, Any]]) -> None:
     async for _, piece in pieces:
         if isinstance(piece, Exception):
             raise piece
-
-
-def _event(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
 import math
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 import python_multipart
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import Headers, MutableHeaders
@@ -317,6 +318,16 @@ def add_file(app: FastAPI, path: str, file: Path) -> None:
     content, headers = file.read_bytes(), {"Cache-Control": "no-cache"}
     kind = f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
     app.add_api_route(path, lambda: Response(content, media_type=kind, headers=headers), include_in_schema=False)
+
+
+def event(content: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def streamed(parts: AsyncIterator[str], kind: str = EVENTS) -> Response:
+    """A response that is sent part by part."""
+    return StreamingResponse(parts, media_type=kind, headers={"Cache-Control": "no-store"})
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:

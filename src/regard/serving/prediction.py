@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request
 from pydantic import BeforeValidator, Field
 from starlette.exceptions import HTTPException
 
@@ -18,7 +18,7 @@ from regard.errors import RegardError
 from regard.look.views.view import Text, valid_text
 from regard.models.settings import AnyVision, reach
 from regard.serving.http import FieldError
-from regard.serving.service import Service, ServiceRequest, described
+from regard.serving.service import Service, ServiceRequest
 from regard.serving.settings import Serving
 from regard.use.model import Loaded, Use
 
@@ -147,41 +147,31 @@ class PredictionService(Service):
         items = list(enumerate(inputs))
         return await common.results(self, work, items, sizes, asked, request), sum(sizes)
 
+    async def _predictions(self, use: Use, asked: PredictRequest, request: Request) -> dict[str, Any]:
+        work = Work(use, named(asked.model, self._able(use), use), asked.best if isinstance(asked, FillRequest) else 0)
+        return {"predictions": (await self._results(work, asked.inputs, asked, request))[0]}
+
+    async def _embeddings(self, asked: EmbeddingsRequest, request: Request) -> dict[str, Any]:
+        work = Work("embed", named(asked.model, self._able("embed"), "embed"))
+        found, tokens = await self._results(work, list(asked.input), asked, request)
+        data = [
+            {"object": "embedding", "index": number, "embedding": _encoded(vector, asked.encoding_format)}
+            for number, vector in enumerate(found)
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": data, "model": work.model, "usage": usage}
+
     def add_routes(self, app: FastAPI) -> None:
         images = any(isinstance(model.settings, AnyVision) for model in self.models.values())
         upload = self.common.settings.upload_bytes * 4 // 3 if images else 0  # base64 has 4 characters for 3 bytes
-
-        async def predictions(use: Use, asked: PredictRequest, request: Request, best: int = 0) -> Response:
-            work = Work(use, named(asked.model, self._able(use), use), best)
-            found, _ = await self._results(work, asked.inputs, asked, request)
-            return JSONResponse({"predictions": found})
-
         if self._able("predict"):
-
-            @app.post("/predict", **described(PredictRequest, "Apply a model to inputs, by its task."))
-            async def predict(request: Request) -> Response:
-                return await predictions("predict", await self.common.read(request, PredictRequest, upload), request)
-
+            answer, summary = partial(self._predictions, "predict"), "Apply a model to inputs, by its task."
+            self.post(app, "/predict", PredictRequest, answer, summary, more_bytes=upload)
         if self._able("fill"):
-
-            @app.post("/fill", **described(FillRequest, "Find the most likely tokens for each mask token of a text."))
-            async def fill(request: Request) -> Response:
-                asked = await self.common.read(request, FillRequest)
-                return await predictions("fill", asked, request, asked.best)
-
+            answer, summary = partial(self._predictions, "fill"), "Find the most likely tokens for each mask token."
+            self.post(app, "/fill", FillRequest, answer, summary)
         if self._able("embed"):
-
-            @app.post("/v1/embeddings", **described(EmbeddingsRequest, "Compute a vector for each text.", forms=False))
-            async def embeddings(request: Request) -> Response:
-                asked = await self.common.read(request, EmbeddingsRequest)
-                work = Work("embed", named(asked.model, self._able("embed"), "embed"))
-                found, tokens = await self._results(work, list(asked.input), asked, request)
-                data = [
-                    {"object": "embedding", "index": number, "embedding": _encoded(vector, asked.encoding_format)}
-                    for number, vector in enumerate(found)
-                ]
-                usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-                return JSONResponse({"object": "list", "data": data, "model": work.model, "usage": usage})
+            self.post(app, "/v1/embeddings", EmbeddingsRequest, self._embeddings, "Compute a vector for each text.")
 
 
 def _encoded(vector: np.ndarray[Any, Any], kind: str) -> Any:

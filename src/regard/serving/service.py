@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
@@ -22,6 +23,14 @@ from regard.serving.queue import RequestQueue, StreamJob, Writer
 from regard.serving.settings import Serving, body_limit
 from regard.use.model import Loaded
 
+STATUSES = {
+    400: "The request is invalid",
+    401: "An API key is required; for /v1 also: it is unknown",
+    403: "The API key is unknown",
+    413: "The request is too long",
+    503: "The queue is full; the Retry-After header contains the seconds to wait",
+}
+"""Errors that all addresses have."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -86,6 +95,38 @@ class Service:
 
     def add_routes(self, app: FastAPI) -> None:
         raise NotImplementedError
+
+    def post(
+        self,
+        app: FastAPI,
+        path: str,
+        kind: type[R],
+        answer: Callable[[R, Request], Awaitable[Any]],
+        summary: str,
+        description: str | None = None,
+        more_bytes: int = 0,
+        forms: bool = True,
+    ) -> None:
+        """Adds an address. `answer` takes a checked request, and returns a response or its JSON value.
+
+        Bodies are JSON or, with `forms`, forms, so FastAPI cannot derive their description.
+        """
+        kinds = ("application/json", *(("application/x-www-form-urlencoded", "multipart/form-data") if forms else ()))
+        content = {each: {"schema": kind.model_json_schema()} for each in kinds}
+
+        async def respond(request: Request) -> Response:
+            found = await answer(await self.common.read(request, kind, more_bytes, forms), request)
+            return found if isinstance(found, Response) else JSONResponse(found)
+
+        app.add_api_route(
+            path,
+            respond,
+            methods=["POST"],
+            summary=summary,
+            description=description,
+            responses={status: {"description": text} for status, text in STATUSES.items()},
+            openapi_extra={"requestBody": {"required": True, "content": content}},
+        )
 
     def run(self, key: Any, items: list[Any]) -> Sequence[Any]:
         """One result for each item of a batch; the items have the same key. Called on the worker thread."""
@@ -205,21 +246,3 @@ class Common:
                     self.queue.cancel(job)
 
         return received_pieces()
-
-
-def described(request: type[BaseModel], summary: str, forms: bool = True) -> dict[str, Any]:
-    """The description of an address in /openapi.json; FastAPI cannot derive it, since bodies are JSON or forms."""
-    kinds = ("application/json", *(("application/x-www-form-urlencoded", "multipart/form-data") if forms else ()))
-    schema = request.model_json_schema()
-    statuses = {
-        400: "The request is invalid",
-        401: "An API key is required; for /v1 also: it is unknown",
-        403: "The API key is unknown",
-        413: "The request is too long",
-        503: "The queue is full; the Retry-After header contains the seconds to wait",
-    }
-    return {
-        "summary": summary,
-        "responses": {status: {"description": text} for status, text in statuses.items()},
-        "openapi_extra": {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}},
-    }

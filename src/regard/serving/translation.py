@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
@@ -21,7 +21,7 @@ from regard.decoding.settings import TranslateOptions
 from regard.look.views.view import Text
 from regard.models.cpu import fixed
 from regard.serving import http
-from regard.serving.service import Service, ServiceRequest, described
+from regard.serving.service import Service, ServiceRequest
 from regard.serving.settings import Serving
 from regard.use.documents import sections
 from regard.use.model import Loaded
@@ -246,34 +246,25 @@ class TranslationService(Service):
 
         return answers()
 
-    def add_routes(self, app: FastAPI) -> None:
-        @app.post("/translate", **described(TranslateRequest, "Translate a text, or a list of texts."))
-        async def translate(request: Request) -> Response:
-            return JSONResponse(await self.translate(await self.common.read(request, TranslateRequest), request))
+    async def detect(self, asked: DetectRequest, request: Request) -> list[dict[str, Any]]:
+        self.common.check_length(asked.texts)
+        return [each._asdict() for each in detect_language(asked.texts, self.codes)]
 
+    def add_routes(self, app: FastAPI) -> None:
+        async def stream(asked: TranslateRequest, request: Request) -> Response:
+            answers = self.stream(asked, request)
+            if http.EVENTS in request.headers.get("accept", ""):
+                return http.streamed(http.event(answer) async for answer in answers)
+            return http.streamed((f"{json.dumps(answer, ensure_ascii=False)}\n" async for answer in answers), LINES)
+
+        summary = "Translate one text and send it in pieces."
         description = (
             'One JSON object on each line: {"piece": "…"} for each piece, then {"done": true, "translatedText": "…"} '
             f'or {{"error": "…"}}. With `Accept: {http.EVENTS}` the answer consists of server-sent events.'
         )
-        shape = described(TranslateRequest, "Translate one text and send it in pieces.")
-
-        @app.post("/translate/stream", **shape, description=description)
-        async def stream(request: Request) -> Response:
-            answers = self.stream(await self.common.read(request, TranslateRequest), request)
-            kind = http.EVENTS if http.EVENTS in request.headers.get("accept", "") else LINES
-
-            async def lines() -> AsyncIterator[str]:
-                async for answer in answers:
-                    line = json.dumps(answer, ensure_ascii=False)
-                    yield f"data: {line}\n\n" if kind == http.EVENTS else f"{line}\n"
-
-            return StreamingResponse(lines(), media_type=kind, headers={"Cache-Control": "no-store"})
-
-        @app.post("/detect", **described(DetectRequest, "Detect the language of a text."))
-        async def detect(request: Request) -> Response:
-            asked = await self.common.read(request, DetectRequest)
-            self.common.check_length(asked.texts)
-            return JSONResponse([each._asdict() for each in detect_language(asked.texts, self.codes)])
+        self.post(app, "/translate", TranslateRequest, self.translate, "Translate a text, or a list of texts.")
+        self.post(app, "/translate/stream", TranslateRequest, stream, summary, description)
+        self.post(app, "/detect", DetectRequest, self.detect, "Detect the language of a text.")
 
         @app.get("/languages", summary="List the languages and their targets.")
         async def languages() -> Response:

@@ -8,7 +8,7 @@ model.generate("ROMEO:", tokens=200, temperature=0.8)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -137,10 +137,9 @@ class Generator(Loaded):
             raise InputError(f"model {self.name} has no chat template; use plain prompts, or load a chat model")
         return render_chat(self.template, messages, self.tokenizer, self.name)
 
-    def batch(self, draft: str | None = None) -> TextBatch:
-        """An empty running batch of texts."""
-        drafter = self._drafter(draft)
-        return TextBatch(lambda: Continuation(self.network, self.frame.limit, self._prefixes, drafter))
+    def batch(self, draft: str | None = None) -> Continuation:
+        """An empty running batch, for `write`."""
+        return Continuation(self.network, self.frame.limit, self._prefixes, self._drafter(draft))
 
     def ids(self, prompt: str, special: bool = False) -> list[int]:
         """The tokens of a prompt as the model reads them."""
@@ -195,7 +194,7 @@ class Generator(Loaded):
         batch, waiting, current = self.batch(options.draft), list(reversed(texts)), list[TextStream]()
         while waiting or current:
             current += [waiting.pop() for _ in range(min(options.rows - len(current), len(waiting)))]
-            yield from batch.step(current)
+            yield from write(batch, current)
             current = [text for text in current if text.finish is None]
 
     def _drafter(self, draft: str | None) -> Drafter | None:
@@ -210,42 +209,7 @@ class Generator(Loaded):
         return ModelDrafter(other.network, other.frame.limit)
 
 
-class TextBatch:
-    """A running batch of texts, which join it and leave it between two tokens. No text depends on the others."""
-
-    def __init__(self, new: Callable[[], Continuation]) -> None:
-        self._new, self._batch = new, new()
-        self._rows: dict[TextStream, TextRow] = {}
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def check(self, text: TextStream) -> None:
-        """Raises an error if a text cannot join, such as for a prompt that is too long. Any thread may call it."""
-        self._batch.check(text.prompt)
-
-    def step(self, texts: Sequence[TextStream]) -> list[tuple[TextStream, str]]:
-        """Writes at least one more token of each text, and returns what it adds. All other texts leave.
-
-        After an error the batch is empty.
-        """
-        try:
-            for gone in self._rows.keys() - {*texts}:
-                self._batch.remove(self._rows.pop(gone))
-            fresh = [text for text in texts if text not in self._rows]
-            self._rows |= zip(fresh, self._batch.add([text.prompt for text in fresh]), strict=True)
-            by_row = {row: text for text, row in self._rows.items()}
-            found = [(by_row[row], by_row[row].add(written, row.finish)) for row, written in self._batch.step()]
-            for text, _ in found:
-                if text.finish is not None:
-                    self._batch.remove(self._rows.pop(text))
-        except BaseException:
-            self._rows, self._batch = {}, self._new()
-            raise
-        return found
-
-
-class TextStream:
+class TextStream(TextRow):
     """A text that grows token by token. It holds back incomplete characters and what may begin a stop string."""
 
     def __init__(
@@ -257,10 +221,8 @@ class TextStream:
         slide = frame.slide if options.slide is None else options.slide
         search, rules = options.search(), options.rules()
         wanted = options.logprobs or 0
-        self.prompt = Prompt(ids, options.tokens, search, rules, frame.ends, sample, wanted, slide, keep)
-        """For `Continuation.add`."""
-        self.finish: Literal["stop", "length"] | None = None
-        self.written: list[Written] = []
+        super().__init__(Prompt(ids, options.tokens, search, rules, frame.ends, sample, wanted, slide, keep))
+        self.results: list[Written] = []
         self._ids, self._before, self._read = list(ids), max(len(ids) - _CONTEXT, 0), len(ids)
         self._parts: list[str] = []
         self._held, self._size = prompt if options.echo else "", 0
@@ -275,7 +237,7 @@ class TextStream:
         alone = bool(self.options.stop) or self.options.logprobs is not None
         size = 1 if alone else max(len(written), 1)
         for some in (written[start : start + size] for start in range(0, len(written), size)):
-            self.written += some
+            self.results += some
             self._starts += [self._size + len(self._held)] * len(some)
             self._held += self._decoded([each.token for each in some if each.token not in self.prompt.ends])
             if (part := self._cut()) is not None:
@@ -309,12 +271,12 @@ class TextStream:
             [each.chance for each in shown],
             [{name(number): chance for number, chance in each.alternatives} for each in shown] if asked else [],
             self.finish,
-            sum(each.chance for each in self.written),
+            sum(each.chance for each in self.results),
         )
 
     def shown(self) -> list[tuple[Written, int]]:
         """The tokens of the certain text so far, without its end, and the number of characters before each."""
-        pairs = zip(self.written, self._starts, strict=True)
+        pairs = zip(self.results, self._starts, strict=True)
         certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
         return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
@@ -341,6 +303,18 @@ class TextStream:
         self._size += len(part)
         self._parts.append(part)
         return part
+
+
+def write(batch: Continuation, rows: Sequence[TextRow]) -> list[tuple[TextStream, str]]:
+    """Writes at least one more token of each row, and returns what it adds to each text. All other rows leave."""
+    batch.seat(rows)
+    found = []
+    for row, written in batch.step():
+        if isinstance(row, TextStream):
+            found.append((row, row.add(written, row.finish)))
+            if row.finish is not None:
+                batch.remove(row)
+    return found
 
 
 def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:

@@ -187,7 +187,7 @@ def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.exception
         return result.stdout
 
-    monkeypatch.setattr(regard, "load", lambda name, device: Model(), raising=False)
+    monkeypatch.setattr(regard, "load", lambda name, device, **more: Model(), raising=False)
     assert run("a", "number") == 'A\n{"label": 3, "p": 0.5}\n'
     assert run("--json", given="a\nnumber\n") == '"A"\n{"label": 3, "p": 0.5}\n'
     (tmp_path / "in").write_text("a\n\nb\n")

@@ -280,7 +280,7 @@ def test_models_keys_and_templates(model: Generator, tmp_path: Path) -> None:
     model.frame = frame
 
 
-def _failing(texts: object) -> Any:
+def _failing() -> Any:
     raise RuntimeError
 
 
@@ -329,7 +329,7 @@ def test_a_client_that_leaves_frees_its_row(model: Generator) -> None:
             with client.stream("POST", "/v1/completions", json=endless) as answer:
                 lines = answer.iter_lines()
                 assert next(lines).startswith("data: ")
-                assert len(batch) == 1
+                assert len(batch.rows) == 1
                 with pytest.raises(httpx.ReadTimeout):  # it waits, and leaves
                     client.post("/v1/completions", json={"prompt": PROMPT}, timeout=0.2)
                 _until(lambda: queue.size == 0)
@@ -340,11 +340,11 @@ def test_a_client_that_leaves_frees_its_row(model: Generator) -> None:
                 assert full.status_code == 503
                 assert int(full.headers["retry-after"]) >= 1
                 assert full.json()["error"]["type"] == "server_error"
-                assert len(batch) == 1
+                assert len(batch.rows) == 1
             assert waiting.result(SECONDS).json()["usage"]["completion_tokens"] == 256
             with pytest.raises(httpx.ReadTimeout):  # without a stream, the same
                 client.post("/v1/completions", json=endless | {"stream": False}, timeout=0.2)
-            _until(lambda: not len(batch) and not queue.streams and queue.size == 0)
+            _until(lambda: not batch.rows and not queue.streams and queue.size == 0)
     finally:
         model.frame = frame
 
@@ -387,7 +387,7 @@ def test_long_prompts_are_read_in_parts(model: Generator, monkeypatch: pytest.Mo
             active.remove(jobs["gone"])
         assert len(jobs["a"].content.written) == min(len(seen), 40)
     assert max(seen) <= 2 * 16 + len(jobs)
-    assert len(writer.batch) == 0
+    assert not writer.batch.rows
     for name in ("a", "long", "b"):
         prompt, tokens = texts[name]
         assert "".join(found[name]) == model.generate(prompt, tokens=tokens, seed=5), name

@@ -123,7 +123,7 @@ def test_bleu_of_a_model_that_repeats_its_source(tmp_path: Path, monkeypatch: py
 
     def repeat(model: Any, inputs: list[list[int]], ends: Ends, search: Search, **_: Any) -> list[list[Hypothesis]]:
         asked.append((search, len(inputs)))
-        return [[Hypothesis(tokens[:-1], 0.0, [], True, False)] for tokens in inputs]
+        return [[Hypothesis(tokens[:-1], 0.0, [], True)] for tokens in inputs]
 
     monkeypatch.setattr(translate, "decode", repeat)
     for beam, search in ((1, Greedy()), (3, Beam(size=3))):
