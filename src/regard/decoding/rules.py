@@ -88,10 +88,10 @@ def completing(words: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[in
 
 def without(scores_NV: Tensor, excluded: Sequence[tuple[int, int]]) -> Tensor:
     """The scores without some tokens, each given with its row."""
-    if excluded:
-        scores_NV = scores_NV.clone()
-        scores_NV[tuple(torch.tensor(excluded, device=scores_NV.device).T)] = NEVER
-    return scores_NV
+    if not excluded:
+        return scores_NV
+    rows_M, tokens_M = torch.tensor(excluded, device=scores_NV.device).T
+    return scores_NV.index_put((rows_M, tokens_M), scores_NV.new_tensor(NEVER))
 
 
 def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules: Rules) -> Tensor:
@@ -104,9 +104,8 @@ def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules:
     if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
         grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
         match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
-        count_NV = torch.zeros_like(scores_NV, dtype=torch.long)
-        count_NV.scatter_add_(1, grams_NWn[..., -1].clamp(min=0), match_NW.long())
-        scores_NV = scores_NV.masked_fill(count_NV > 0, NEVER)
+        rows_M, place_M = match_NW.nonzero(as_tuple=True)
+        scores_NV = scores_NV.index_put((rows_M, grams_NWn[rows_M, place_M, -1]), scores_NV.new_tensor(NEVER))
     return scores_NV
 
 
@@ -136,11 +135,8 @@ class RuleBook:
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""
         kept = inputs_B.tolist()
-        self.jobs, self.before, self.words = (
-            [self.jobs[b] for b in kept],
-            [self.before[b] for b in kept],
-            [self.words[b] for b in kept],
-        )
+        self.jobs, self.before = [self.jobs[b] for b in kept], [self.before[b] for b in kept]
+        self.words = [self.words[b] for b in kept]
         self.before_BT, self.longest_B = (each.index_select(0, inputs_B) for each in (self.before_BT, self.longest_B))
 
     def apply(self, scores_NV: Tensor, written_NT: Tensor, step: int) -> Tensor:
