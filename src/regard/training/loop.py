@@ -116,7 +116,7 @@ class Trainer:
         )
         self.objective.set_compiled(compiled, self._can_record_graphs())
         wrapped = distribute(self.objective, workers, train.shard)
-        self.optimizers = build_optimizers(train.optimizer, model)
+        self.optimizers = build_optimizers(train.optimizer, model, train.layer_decay)
         scaler = self.precision.scaler(train.step_tokens)
         self.updater = Updater(wrapped, self.optimizers, self.precision, workers, scaler, train.clip)
         self.window = Sums(workers.device)

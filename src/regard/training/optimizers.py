@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,27 +37,54 @@ def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     return matrices, [*tables, *vectors]
 
 
-def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
+def layer_factors(names: Iterable[str], decay: float) -> dict[str, float]:
+    """The factor of the learning rate of each parameter: 1 for heads, outputs and the last layer of each stack."""
+    parts = [(name, name.split(".")) for name in names]
+    depths: dict[str, int] = {}
+    for _, (stack, *rest) in parts:
+        if rest and rest[0].isdigit():
+            depths[stack] = max(depths.get(stack, 0), int(rest[0]) + 1)
+    factors = {}
+    for name, (part, *rest) in parts:
+        if part in depths:
+            below = depths[part] - 1 - int(rest[0]) if rest[0].isdigit() else 0
+        else:  # embeddings of the source or target, or an output
+            below = 0 if part in ("heads", "output") else max(depths.values(), default=0)
+        factors[name] = decay**below
+    return factors
+
+
+def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_decay: float = 1.0) -> Optimizers:
     """The optimizers of a model. Only matrices inside layers have weight decay."""
     matrices, rest = group_parameters(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    by_name = layer_factors(names.values(), layer_decay)
+
+    def groups(parameters: list[nn.Parameter], rate: float, decay: float) -> list[dict[str, Any]]:
+        """One for each learning rate, the highest first."""
+        found: dict[float, list[nn.Parameter]] = defaultdict(list)
+        for parameter in parameters:
+            found[by_name[names[parameter]]].append(parameter)
+        return [
+            {"params": found[factor], "lr": rate * factor, "weight_decay": decay}
+            for factor in sorted(found, reverse=True)
+        ]
+
+    parts: list[Optimizer] = []
     if isinstance(optimizer, settings.Muon):
-        stacked = [parameter for parameter in matrices if parameter.dim() > 2]
-        matrices = [parameter for parameter in matrices if parameter.dim() == 2]
-        parts = [_torch_optimizer(optimizer.rest, stacked, rest)]
-        if matrices:  # all of them can be frozen
-            decay, momentum = optimizer.decay, optimizer.momentum
-            parts.insert(0, Muon(matrices, lr=optimizer.rate, weight_decay=decay, momentum=momentum))
-        return Optimizers(parts, names)
-    return Optimizers([_torch_optimizer(optimizer, matrices, rest)], names)
+        plain = [parameter for parameter in matrices if parameter.dim() == 2]
+        matrices = [parameter for parameter in matrices if parameter.dim() > 2]
+        if plain:  # all of them can be frozen
+            parts.append(Muon(groups(plain, optimizer.rate, optimizer.decay), momentum=optimizer.momentum))
+    other = optimizer.rest if isinstance(optimizer, settings.Muon) else optimizer
+    rate = other.rate or settings.USUAL_RATE
+    parts.append(_torch_optimizer(other, rate, [*groups(matrices, rate, other.decay), *groups(rest, rate, 0.0)]))
+    return Optimizers(parts, names)
 
 
 def _torch_optimizer(
-    optimizer: settings.AdamW | settings.Adam | settings.Sgd, decayed: list[nn.Parameter], others: list[nn.Parameter]
+    optimizer: settings.AdamW | settings.Adam | settings.Sgd, rate: float, entries: list[dict[str, Any]]
 ) -> Optimizer:
-    rate = optimizer.rate or settings.USUAL_RATE
-    groups = ((decayed, optimizer.decay), (others, 0.0))
-    entries = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
     if isinstance(optimizer, settings.Sgd):
         return torch.optim.SGD(entries, lr=rate, momentum=optimizer.momentum)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam

@@ -152,7 +152,6 @@ class Lora(Settings):
 class Train(Settings):
     """How a model is trained."""
 
-    removed: ClassVar[Mapping[str, object]] = {"layer_decay": 1.0}
     directory: str | None = None
     """The run directory; none: runs/NAME, after the name of the recipe."""
     start: str | None = None
@@ -192,6 +191,9 @@ class Train(Settings):
     """Parameters that are not trained, by name, part (`encoder`, `encoder.0`, `source.tokens`) or pattern (`*bias`)."""
     lora: Lora | None = None
     """Low-rank adaptation: only small matrices, added to weights of layers, and the heads are trained; none: all."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor of the learning rate from each layer to the one below it, such as 0.9 (Howard and Ruder 2018); embeddings
+    come below the first layer."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters; none: no clipping."""
     ema: float | None = Field(default=None, gt=0, lt=1)

@@ -180,8 +180,9 @@ def test_removed_settings_of_older_runs_are_ignored_at_their_defaults() -> None:
     assert make_job("old", config, {}).data.both  # type: ignore[union-attr]
     assert refused({**PAIRS, "data": {**PAIRS["data"], "variants": 4}}).startswith("unknown setting data.variants")
     muon = {"kind": "muon", "iterations": 5, "adjust": "original"}
-    assert make_job("old", {**PAIRS, "train": {"steps": 1, "layer_decay": 1.0, "optimizer": muon}}, {})
-    assert refused({**PAIRS, "train": {"steps": 1, "layer_decay": 0.9}}).startswith("unknown setting train.layer_decay")
+    assert make_job("old", {**PAIRS, "train": {"steps": 1, "optimizer": muon}}, {})
+    changed = {"steps": 1, "optimizer": {**muon, "iterations": 6}}
+    assert refused({**PAIRS, "train": changed}).startswith("unknown setting train.optimizer.iterations")
 
 
 def test_the_model_of_a_recipe() -> None:

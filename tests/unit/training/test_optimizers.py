@@ -13,7 +13,7 @@ from regard.models.build import build
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, Vision
 from regard.training.optimizers import Ema, build_optimizers, group_parameters
 from regard.training.optimizers import Muon as Grouped
-from regard.training.settings import Adam, AdamW, Optimizer, Sgd
+from regard.training.settings import Adam, AdamW, Muon, Optimizer, Sgd
 
 SMALL = {"width": 16, "depth": 2, "attention": Attention(heads=2)}
 
@@ -43,6 +43,32 @@ def test_every_parameter_has_its_group() -> None:
                 assert parameter.dim() == 1 or "relative" in name or any(part in name for part in tables), name
     model.requires_grad_(False)
     assert group_parameters(model) == ([], [])
+
+
+def test_layers_have_their_own_rates() -> None:
+    model = build(EncoderDecoder(vocabulary=20, **SMALL, decoder_depth=3, norm_place="pre"))
+    for optimizer in (AdamW(rate=0.5), Muon(rate=0.5, rest=AdamW(rate=0.5))):
+        optimizers = build_optimizers(optimizer, model, 0.1)
+        by_parameter = {
+            id(parameter): group["lr"] / 0.5
+            for part in optimizers.parts
+            for group in part.param_groups
+            for parameter in group["params"]
+        }
+        rates = {name: by_parameter[id(parameter)] for name, parameter in model.named_parameters()}
+        assert optimizers.rate == 0.5
+        for start, expected in (
+            ("encoder.0.", 0.1),
+            ("encoder.1.", 1),
+            ("decoder.0.", 0.01),
+            ("decoder.2.", 1),
+            ("source.tokens", 0.001),  # below three layers
+            ("encoder.norm", 1),
+        ):
+            found = {rate for name, rate in rates.items() if name.startswith(start)}
+            assert [*found] == [pytest.approx(expected)], start
+    plain = build_optimizers(AdamW(), model)
+    assert [group["lr"] for part in plain.parts for group in part.param_groups] == [1e-3, 1e-3]
 
 
 def one_step(optimizer: Optimizer, factor: float = 1.0) -> tuple[nn.Module, nn.Module]:
