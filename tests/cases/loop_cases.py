@@ -106,6 +106,7 @@ MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
     "before the weights": lambda trainer, at: before(trainer.checkpointer, "write_final", 1, crash),
     "after the weights": lambda trainer, at: after(trainer.checkpointer, "write_final", 1, crash),
     "Ctrl-C in the loss": lambda trainer, at: before(trainer.objective, "_loss", at, interrupt()),
+    "Ctrl-C in an evaluation": lambda trainer, at: before(trainer.reporter.display, "working", at, interrupt()),
     "SIGTERM while saving": lambda trainer, at: before(trainer.checkpointer, "save", at, interrupt(signal.SIGTERM)),
 }
 """What may happen to a run, the time of that number that the moment comes."""

@@ -211,8 +211,8 @@ def _print_metrics(
     from regard.tasks.run import evaluate_run
     from regard.training.run import json_value
 
-    with terminal.progress("evaluating"):
-        chosen, metrics, details = evaluate_run(directory, split, changes, device, stride=stride)
+    with terminal.progress("evaluating") as report:
+        chosen, metrics, details = evaluate_run(directory, split, changes, device, report, stride)
     if as_json:
         terminal.print_json({"model": str(directory), "split": chosen, "metrics": json_value(metrics), **details})
         return

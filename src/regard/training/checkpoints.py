@@ -64,6 +64,8 @@ class TrainingState(Spent):
     evaluating: float = 0.0
     """Seconds spent in evaluations."""
     evaluated: int = -1
+    pending: bool = False
+    """Whether the evaluation of this step was interrupted, and is repeated when the run is resumed."""
     best: float | None = None
     stale: int = 0
     """Evaluations since then."""

@@ -6,8 +6,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from regard.blocks.settings import Body
 from regard.data.batches import Share
 from regard.data.loader import Loader, Step
 from regard.errors import RunError
+from regard.format import percent
 from regard.models.build import Model
 from regard.training import schedules
 from regard.training import step as one_step
@@ -42,6 +43,10 @@ Callback: TypeAlias = Callable[[dict[str, float]], object]
 """Gets the metrics of a step or of an evaluation. If it returns False, the run stops."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal arrived during an evaluation."""
+
+
 class Interrupt:
     """In this context the first Ctrl-C, SIGTERM or SIGHUP is only noted; a later one ends the program as usual.
 
@@ -50,6 +55,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.received: str | None = None
+        self._raises = False
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -68,8 +74,21 @@ class Interrupt:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = signal.Signals(number).name, now
+            if self._raises:
+                raise Interrupted
         elif now - self._since >= SIGNAL_SECONDS and number in (signal.SIGINT, signal.SIGTERM):
             raise KeyboardInterrupt
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In this context, which changes nothing that is saved, the first signal raises `Interrupted`."""
+        if self.received is not None:
+            raise Interrupted
+        self._raises = True
+        try:
+            yield
+        finally:
+            self._raises = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,7 @@ class Trainer:
         self._loader: Loader | None = None
         self._last: dict[str, float] = {}
         """Metrics of the last step, for `on_step`."""
+        self._interrupt = Interrupt()
         self._evaluation_seconds = 0.0
         self._compiled_once = False
         """Whether a compiled step succeeded; later errors are not failures of the compiler."""
@@ -158,33 +178,42 @@ class Trainer:
     def run(self) -> Trained:
         """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
         schedules.require_budget(self.train)
-        with Interrupt() as interrupt, self.reporter.clock(self.state):
+        with Interrupt() as self._interrupt, self.reporter.clock(self.state):
             if self.train.minutes is None and not self.state.planned:
                 self._plan(*self._budget_steps())
-            reason = None
-            while reason is None:
-                try:
-                    reason = self._steps_until_end(interrupt)
-                except Exception as error:
-                    self._after_out_of_memory(error)
-            if reason not in ("budget", "patience"):
-                if self.checkpointer.saved_step != self.state.step:
-                    self._save()
-                return Trained(self.checkpointer.run.directory, reason, self.state.step, {}, "")
-            if self.state.evaluated != self.state.step:
-                self._evaluate()
-            kept = self.checkpointer.choose()
-            metrics = self.checkpointer.kept_metrics or (self._metrics() if self.task.has("valid") else {})
-            if better := self.checkpointer.reconsider(metrics):
-                kept, metrics = better, self.checkpointer.kept_metrics
-            self.checkpointer.write_final()
-            self.reporter.end(self.state, reason, metrics, kept)
-            return Trained(self.checkpointer.run.directory, reason, self.state.step, metrics, kept)
+            try:
+                reason = None
+                while reason is None:
+                    try:
+                        reason = self._steps_until_end(self._interrupt)
+                    except Exception as error:
+                        self._after_out_of_memory(error)
+                if reason in ("budget", "patience"):
+                    return self._finish(reason)
+            except Interrupted:
+                reason = str(self._interrupt.received)
+            if self.checkpointer.saved_step != self.state.step:
+                self._save()
+            return Trained(self.checkpointer.run.directory, reason, self.state.step, {}, "")
+
+    def _finish(self, reason: str) -> Trained:
+        """Choose the final weights, and write them."""
+        if self.state.evaluated != self.state.step:
+            self._evaluate()
+        kept = self.checkpointer.choose()
+        metrics = self.checkpointer.kept_metrics or (self._metrics() if self.task.has("valid") else {})
+        if better := self.checkpointer.reconsider(metrics):
+            kept, metrics = better, self.checkpointer.kept_metrics
+        self.checkpointer.write_final()
+        self.reporter.end(self.state, reason, metrics, kept)
+        return Trained(self.checkpointer.run.directory, reason, self.state.step, metrics, kept)
 
     def _steps_until_end(self, interrupt: Interrupt) -> str:
         """Take steps from the current position. Returns the reason why the run ends."""
         taken = 0
         self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
+        if self.state.pending:
+            self._evaluate()
         # Batches are made in other processes, which must end in any case.
         with closing(self._loader.steps(self.state.position)) as steps:
             while True:
@@ -346,6 +375,7 @@ class Trainer:
         """Compute metrics if there are validation data, and save a checkpoint with a snapshot."""
         self._finite_window()
         metrics: dict[str, float] = {}
+        self.state.pending = True
         with self.reporter.paused():
             if self.task.has("valid"):
                 ema = self.checkpointer.ema
@@ -354,16 +384,22 @@ class Trainer:
                 self.reporter.valid(self.state, metrics, self._is_best(metrics))
                 if self._on_evaluate is not None and self._on_evaluate({"step": self.state.step, **metrics}) is False:
                     self._stopped_by = "on_evaluate"
-        self.state.evaluated = self.state.step
+        self.state.evaluated, self.state.pending = self.state.step, False
         self._save(metrics)
 
     def _metrics(self) -> dict[str, float]:
         start, state = self.reporter.seconds(), self.state
+        part = "the validation data" if state.stride == 1 else f"1 in {state.stride} batches of the validation data"
+
+        def progress(share: float) -> None:
+            self.reporter.display.working(f"evaluating: {percent(share)} of {part}")
+
         while True:
             try:
-                metrics = evaluate(
-                    self.objective, self.task, "valid", self.workers, self.precision, state.micro, state.stride
-                )
+                # Several processes must agree when to stop, so they finish their evaluation.
+                with nullcontext() if self.workers.world > 1 else self._interrupt.at_once():
+                    how = self.precision, state.micro, state.stride, progress
+                    metrics = evaluate(self.objective, self.task, "valid", self.workers, *how)
             except Exception as error:
                 self._after_out_of_memory(error)
                 continue

@@ -82,7 +82,7 @@ class Display:
         self._shown_at = float("-inf")
 
     def working(self, text: str) -> None:
-        """Show what is done before the first step. It is called repeatedly."""
+        """Show what is done apart from steps. It is called repeatedly."""
         self._update(text, 0.0)
 
     def data(self, record: Record) -> None:
@@ -149,7 +149,7 @@ class Display:
             self._progress.add_task("", total=1.0)
             self._progress.start()
             self._console.show_cursor(True)
-        self._progress.update(self._progress.task_ids[0], description=_line(text), completed=spent)
+        self._progress.update(self._progress.task_ids[0], description=_line(text), completed=spent or None)
         self._progress.refresh()
 
 

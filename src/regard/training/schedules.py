@@ -18,8 +18,8 @@ EVALUATION_SHARE = 0.15
 """Most of the time that these evaluations take."""
 FEW_STEPS = 300
 """A model with random weights learns little in fewer steps."""
-FEWEST_BATCHES = 16
-"""Batches of the validation data that are always read."""
+FEWEST_BATCHES, ENOUGH_TOKENS = 16, 65_536
+"""So many batches of the validation data are always read, unless fewer have enough tokens."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def plan_evaluations(training: float, validation: float, batch: int) -> tuple[in
     affordable = 3 * EVALUATION_SHARE / (1 - EVALUATION_SHARE) * training
     count = min(max(int(affordable / max(validation, 1)), FEWEST_EVALUATIONS), EVALUATIONS)
     wanted = math.ceil(count * validation / max(affordable, 1))
-    return count, max(min(wanted, int(validation / batch / FEWEST_BATCHES)), 1)
+    return count, max(min(wanted, int(validation / min(batch * FEWEST_BATCHES, ENOUGH_TOKENS))), 1)
 
 
 def rate_factor(schedule: Schedule, step: int, spent: float, warm: float, width: int) -> float:

@@ -274,14 +274,21 @@ def evaluate(
     precision: MixedPrecision,
     micro: int | None,
     stride: int = 1,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> dict[str, float]:
-    """The metrics of the task on every `stride`-th batch of a split. Each process takes its share of the data."""
+    """The metrics of the task on every `stride`-th batch of a split. Each process takes its share of the data.
+
+    `progress` is called with the share of the tokens that are read.
+    """
     was_training = objective.training
     objective.eval()
-    sums = Sums(workers.device)
+    sums, tokens = Sums(workers.device), 0
+    loader = task.batches(split, Share(workers.rank, workers.world, micro))
     try:
         with torch.no_grad():
-            for step in task.batches(split, Share(workers.rank, workers.world, micro)).once(stride):
+            for step in loader.once(stride):
+                progress(min(tokens * stride / loader.tokens, 1.0))
+                tokens += step.tokens
                 for batch in step.batches:
                     with precision.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))

@@ -101,6 +101,21 @@ def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
 
 
+def test_a_signal_ends_an_evaluation_which_is_repeated(tmp_path: Path) -> None:
+    made = job("language", tmp_path, average=2)  # the mean is evaluated after the last step
+    made.trainer(run=tmp_path / "straight").run()
+    trainers = [made.trainer(run=tmp_path / "broken")]
+    for evaluation, step in ((1, 5), (2, 10), (2, 10)):
+        before(trainers[-1].task, "extra_metrics", evaluation, interrupt())
+        stopped = trainers[-1].run()
+        assert (stopped.reason, stopped.step) == ("SIGINT", step)
+        log = read_log(tmp_path / "broken" / "log.jsonl")
+        assert [record["step"] for record in log if record["kind"] == "valid"] == [5, 10][: len(trainers) - 1]
+        trainers.append(made.trainer(resume=True, run=tmp_path / "broken"))
+    assert trainers[-1].run().reason == "budget"
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
+
+
 def test_a_prolonged_run_is_evaluated_as_often(tmp_path: Path) -> None:
     """Evaluations are counted in shares of the budget, of which more is left once the budget has grown."""
     short, long = (job("language", tmp_path, steps=steps, evaluate_every=None) for steps in (5, 25))

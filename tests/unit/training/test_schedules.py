@@ -135,5 +135,9 @@ def test_evaluations_take_at_most_their_share() -> None:
     ):
         count, stride = plan_evaluations(training, validation, 1_024)
         assert (count, stride) == expected
+    for batch, stride in ((65_536, 20), (16_384, 20), (512, 160)):  # 16 batches, or 65,536 tokens if they are large
+        assert plan_evaluations(200_000, 1_310_720, batch) == (5, min(stride, 62)), batch
+    for training, validation in ((10_000_000, 1_000), (1_000_000, 50_000), (1_000_000, 250_000), (100_000, 1_000_000)):
+        count, stride = plan_evaluations(training, validation, 1_024)
         if validation / stride > 17 * 1_024:
             assert count * validation / stride / 3 <= 0.15 * (training + count * validation / stride / 3)
