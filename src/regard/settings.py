@@ -274,7 +274,11 @@ def _toml_value(value: Any) -> str:
 
 
 def _settings_error(kind: Any, error: ValidationError, where: str) -> SettingsError:
-    return SettingsError("\n".join(_explain(kind, detail, where) for detail in error.errors()))
+    details = error.errors()
+    # Of a word or a table, only the table is wrong if a table is given.
+    words = [each for each in details if each["type"] == "literal_error" and isinstance(each["input"], Mapping)]
+    wrong = [each for each in details if each not in words] or details
+    return SettingsError("\n".join(_explain(kind, detail, where) for detail in wrong))
 
 
 def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
@@ -346,6 +350,8 @@ def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type
         choices = variants(current)
         if part in choices and not (isinstance(current, type) and issubclass(current, Settings)):
             current = choices[str(part)]
+            continue
+        if "[" in str(part):  # a member of a union that has no tag, such as dict[str,float]
             continue
         path.append(str(part))
         settings = [m for m in _members(current) if isinstance(m, type) and issubclass(m, Settings)]

@@ -113,9 +113,10 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             report(f"preparing {source.split}: {read:,} examples")
         if not writer.size:
             reasons = [text for tally in (shaper.too_long, unseen) if (text := tally.text())]
-            long = shaper.too_long.total
-            remedy = 'raise data.longest, or set data.too_long = "truncate"' if long else "check its labels"
-            raise DataError("\n".join([f"data.{source.split} has no example left; {remedy}:", *reasons]))
+            remedy = "check its labels:" if unseen else "pairs need texts of two sentences"
+            if shaper.too_long:
+                remedy = 'raise data.longest, or set data.too_long = "truncate":'
+            raise DataError("\n".join([f"data.{source.split} has no example left of {read:,}; {remedy}", *reasons]))
         about: Table = {
             "read": read,
             "tokens": {name: writer.written[name] for name in shaper.tokens},

@@ -41,6 +41,8 @@ LONGEST = 1 << 27
 """Most bytes of a line; a small compressed file may contain a line that does not fit into memory."""
 PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
+LARGEST_LABEL = 1e15
+"""The square of a larger error, times the examples of a batch, can exceed a float32."""
 ROLES = ("system", "user", "assistant")
 COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
 
@@ -219,7 +221,9 @@ def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str |
         label = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         label = math.nan
-    return label if math.isfinite(label) else Problem("has a label that is not a number", repr(value))
+    if not math.isfinite(label):
+        return Problem("has a label that is not a number", repr(value))
+    return label if abs(label) <= LARGEST_LABEL else Problem(f"has a label beyond {LARGEST_LABEL:g}", repr(value))
 
 
 def read_columns(settings: kinds.Columns, file: str) -> Found[Tagged]:
@@ -310,7 +314,7 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
     listed = asked.get("answers", ())
     for found in listed if isinstance(listed, list) else (listed,):
         text, start = (found.get("text"), found.get("answer_start")) if isinstance(found, dict) else (None, None)
-        if not (isinstance(text, str) and text and isinstance(start, int) and start >= 0):
+        if not (isinstance(text, str) and text.strip() and isinstance(start, int) and start >= 0):
             return Problem("has an answer without text and answer_start", name)
         if not context.startswith(text, start):
             return Problem("has an answer that is not in its context", f"{name}: {text}")

@@ -372,7 +372,9 @@ class Choices(Texts, FromFiles, JsonLines):
     """Key of the list of options; all examples have the same number."""
     label: Key = "label"
     """Key of the index of the right option, counted from 0."""
-    too_long: Literal["skip", "truncate"] = "truncate"
+    too_long: Literal["skip", "truncate"] = "skip"
+    """An example whose options have more than `longest` tokens together is skipped in any case. Each option is cut to
+    the model's positions."""
 
 
 class Chats(Texts, FromFiles, JsonLines):

@@ -88,6 +88,7 @@ class AnswerTask(TextTask):
     example = Question
     data_kind = "squad"
     metric_names = ("loss", "exact", "f1")
+    encoded_by = ("context", "stride", "question")
     settings: Answering
 
     def limit(self, train: Train, data: DataSettings) -> int | None:

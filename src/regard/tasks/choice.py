@@ -18,13 +18,16 @@ from torch import nn
 from regard.blocks.layout import Layout, Packed, Padded
 from regard.data.columns import Batch, Column, Grid, NumberColumn, PairColumn, Selection, Sequences
 from regard.data.examples import Choice
+from regard.data.settings import DataSettings
 from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings
 from regard.settings import Table
 from regard.tasks.losses import cross_entropy
+from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
 from regard.tasks.text import TextTask
+from regard.training.settings import Train
 from regard.training.step import Loss
 
 
@@ -87,6 +90,14 @@ class ChoiceTask(TextTask):
     @cached_property
     def options_column(self) -> OptionsColumn:
         return replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
+
+    @classmethod
+    def complete(cls, job: TrainingJob) -> TrainingJob:
+        # `encode` cuts each option to the model's positions; a step that cannot hold all of them is skipped.
+        return replace(job, data=job.data.changed({"too_long": "skip"}))
+
+    def limit(self, train: Train, data: DataSettings) -> int | None:
+        return train.step_tokens
 
     def columns(self) -> dict[str, Column]:
         return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -31,7 +31,7 @@ class Classify(SmoothedSettings):
     """Predicts the class of a text or of a pair of texts, or a number. Needs an encoder, a decoder or both."""
 
     kind: Literal["classify"] = "classify"
-    weights: Literal["balanced"] | dict[str, float] | None = None
+    weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Factors of the classes in the loss: by name, or balanced, so that all classes together count the same."""
     language: float = Field(default=0.0, ge=0)
     """Weight of the loss of a language model on the same texts, next to the task's own (Radford et al. 2018: 0.5). Only

@@ -83,6 +83,7 @@ class ImageTask(Task):
     family = get_args(AnyVision)
     example = Picture
     usage = "predict {} IMAGE.png"
+    encoded_by = ("resize",)
     version = 2
     settings: Image
     model: AnyVision
@@ -111,9 +112,6 @@ class ImageTask(Task):
                 f"task.stored ({list(self.size)}) is smaller than model.image ({list(model.image)}); raise it"
             )
         return {"pixels": PixelColumn((model.channels, *self.size), model.tokens), "label": LabelColumn()}
-
-    def data_key(self) -> list[Any]:
-        return [*super().data_key(), self.settings.resize]
 
     def encode(self, examples: Sequence[Picture]) -> Mapping[str, Any]:
         channels, resize = self.model.channels, self.settings.resize

@@ -71,6 +71,7 @@ class InstructTask(Task):
     data_kind = "chat"
     text_kind = "byte-bpe"
     usage = "chat {}"
+    encoded_by = ("template",)
     settings: Any
 
     @classmethod

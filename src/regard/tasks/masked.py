@@ -97,6 +97,7 @@ class MaskedTask(RawTextTask):
     family = EncoderSettings
     text_kind = "wordpiece"
     usage = 'predict {} "TEXT [MASK]"'
+    encoded_by = ("pairs",)
     settings: Masked
     model: EncoderSettings
 

@@ -15,7 +15,7 @@ import torch
 
 from regard.data.batches import Share
 from regard.data.columns import Examples
-from regard.data.examples import Labels, Sort
+from regard.data.examples import Labels, Sort, Tally
 from regard.data.prepare import Report, learn_tokenizers, prepare
 from regard.data.readers import require_there
 from regard.data.settings import HOLD_OUT, DataSettings, FromFiles, Split
@@ -169,7 +169,10 @@ def evaluate_run(
         known = job_tokenizers(job, directory), load_labels(directory)
         task = prepare_job(job, workers.device, None, *known, (chosen,), report)
         types = mixed_precision(job.train.precision, workers.device)
-        metrics = evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
+        metrics = evaluate(
+            *(Objective(network, task), task, chosen, workers, types, job.train.micro),
+            progress=lambda share: report(f"evaluating: {percent(share)}"),
+        )
         return chosen, metrics, task.details(network, chosen)
 
 
@@ -211,12 +214,18 @@ def prepare_job(
     if tokenizers is not None:
         key["tokenizers"] = [tokenizers.source.checksum, tokenizers.target.checksum]
     examples: dict[Split, Examples] = {}
-    for split in splits:  # train first: its labels are those of the other splits
-        source = Source(job.data, split)
-        store = prepare(source, columns, task.encode, key, longest=limit, labels=task.labels, report=report)
-        examples[split] = Examples(store, columns)
-        task.labels = task.labels or {sort: tuple(names) for sort, names in store.about["labels"].items()}
-    task.model = task.fit()
+    try:
+        for split in splits:  # train first: its labels are those of the other splits
+            source = Source(job.data, split)
+            store = prepare(source, columns, task.encode, key, longest=limit, labels=task.labels, report=report)
+            examples[split] = Examples(store, columns)
+            task.labels = task.labels or {sort: tuple(names) for sort, names in store.about["labels"].items()}
+        task.model = task.fit()
+    except DataError as error:  # such as a label that only lines have that were skipped
+        skipped = Tally(examples["train"].store.about["skipped"] if "train" in examples else {})
+        raise DataError(
+            f"{error}\nleft out of the training data:\n{skipped.text()}" if skipped else str(error)
+        ) from None
     task.data = TrainingData(job.data, examples, job.train, device)
     assert task.weights is None or len(task.weights) == len(task.labels["label"])
     for split in splits:  # errors in the plan of batches are found before anything is written

@@ -18,7 +18,7 @@ from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings, Tagging
 from regard.tasks.language import SmoothedSettings
-from regard.tasks.losses import both_losses, classification_loss
+from regard.tasks.losses import both_losses, check_classes, classification_loss
 from regard.tasks.metrics import entities, span_f1
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import with_head
@@ -86,6 +86,7 @@ class TagTask(TextTask):
         return [encoding.ids for encoding in found], firsts
 
     def fit(self) -> ModelSettings:
+        check_classes(self.labels["tags"], None)
         known = any(isinstance(head, Tagging) for head in self.model.heads.values())
         changes = {"classes": len(self.labels["tags"]), **({} if known else {"dropout": self.model.dropout})}
         model, self.head = with_head(self.model, Tagging, "tags", changes)

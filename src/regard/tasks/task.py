@@ -121,6 +121,8 @@ class Task:
     """The command that uses a trained model, with its directory in place of {}."""
     metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
     """The metrics of an evaluation; `train.select` names one of them."""
+    encoded_by: ClassVar[tuple[str, ...]] = ()
+    """The settings that `encode` reads: with other values, data is prepared again."""
     version: ClassVar[int] = 1
     """Raise it when `encode` gives other values for the same example: then data is prepared again."""
 
@@ -195,7 +197,8 @@ class Task:
 
     def data_key(self) -> list[Any]:
         """What decides the result of `encode`, apart from the columns."""
-        return [self.kind, self.version]
+        read = (getattr(self.settings, name) for name in self.encoded_by)
+        return [self.kind, self.version, *(value for value in read if value is not None)]
 
     def fit(self) -> ModelSettings:
         """The settings of the model with the head that this task needs, whose name becomes `head`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from regard.settings import Table, shown
 from regard.text.tokenizer import CONFIG_FILE, Tokenizer
 
 TEMPLATE_FILE = "chat_template.jinja"
+MOST_REPEATS = 1000
 
 
 def chat_template(directory: Path, config: Table) -> str | None:
@@ -43,6 +44,14 @@ def render_chat(
         raise TemplateError(message)
 
     class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            sized = isinstance(left, Sized) != isinstance(right, Sized)  # a text or list, repeated
+            if operator == "**" or (sized and (right if isinstance(left, Sized) else left) > MOST_REPEATS):
+                raise MemoryError
+            return super().call_binop(context, operator, left, right)
+
         def unsafe_undefined(self, obj: Any, attribute: str) -> Any:  # by default it would print nothing
             raise SecurityError(f"access to {attribute}")
 
@@ -81,6 +90,8 @@ def chat_parts(template: str, messages: Sequence[Mapping[str, str]], tokenizer: 
                 "task.template writes earlier messages in another way when an answer follows; give a template that "
                 "only adds text"
             )
+        if after == before:
+            raise InputError("task.template leaves out what the assistant answers; give one that writes it")
         parts += [(before[len(done) :], False), (after[len(before) :], True)]
         done = after
     return parts

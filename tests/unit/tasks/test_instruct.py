@@ -89,8 +89,10 @@ def test_parts_are_the_whole_text(tmp_path: Path) -> None:
     assert "".join(text for text, _ in parts) == render_chat(TEMPLATE, CHAT, tokenizer, "it", answer=False)
     assert [text for text, answer in parts if answer] == ["meow</s>\n", "woof</s>\n"]
     latest = "{{ messages[-1].content }}"  # earlier messages are gone
-    with pytest.raises(InputError, match=r"task\.template"):
-        chat_parts(latest, CHAT, tokenizer)
+    silent = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"  # and here answers
+    for template in (latest, silent):
+        with pytest.raises(InputError, match=r"task\.template"):
+            chat_parts(template, CHAT, tokenizer)
 
 
 def test_a_pair_is_a_conversation_and_bad_ones_are_counted(tmp_path: Path) -> None:

@@ -241,6 +241,53 @@ def test_a_long_context_is_read_in_windows(folder: Path) -> None:
             assert not inside
 
 
+def test_prepared_data_depends_on_the_settings_that_encode_reads(folder: Path) -> None:
+    chat = folder / "chat.jsonl"
+    messages = [{"role": "user", "content": "where is it ?"}, {"role": "assistant", "content": "in Rome"}]
+    chat.write_text(json.dumps({"messages": messages}), encoding="utf-8")
+    (folder / "documents.txt").write_text("A dog. A cat. A house. A park.\n\n" * 20, encoding="utf-8")
+    raw = {"kind": "text", "document": "paragraph", "train": ["documents.txt"]}
+    answer, template = CASES["answer"][0], "{% for m in messages %}{{ m.content }} {% endfor %}"
+    cases: list[tuple[str, dict[str, Any], list[dict[str, Any]], str]] = [
+        ("encoder", CASES["answer"][1], [answer, {**answer, "context": 24}, {**answer, "stride": 2}], "wordpiece"),
+        ("encoder", raw, [{"kind": "masked", "context": 20, "pairs": each} for each in ("next", "order")], "wordpiece"),
+        (
+            "decoder",
+            {"kind": "chat", "train": [chat.name]},
+            [{"kind": "instruct", "template": each} for each in (None, template)],
+            "bytes",
+        ),
+    ]
+    for family, data, settings, text in cases:
+        stored = set()
+        for task in settings:
+            job = recipe(folder, "answer", family)
+            kind = {"kind": text} if text == "bytes" else job["text"]
+            job |= {"task": task, "data": {**data, "root": str(folder), "hold_out": 0.0}, "text": kind}
+            made = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+            assert made.data is not None
+            store = made.data.examples["train"].store
+            stored.add(repr([store.values(name).tolist() for name in made.columns()]))
+        assert len(stored) == len(settings), settings
+
+
+def test_options_that_are_too_long_are_skipped(folder: Path, tmp_path: Path) -> None:
+    long = {"text": "the dog " * 200, "options": ["Rome", "Paris"], "label": 0}
+    lines = [*(folder / "choices.jsonl").read_text().splitlines(), json.dumps(long)]
+    (tmp_path / "choices.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    for tokens, kept in ((256, 240), (1_024, 241)):  # two options of 402 and 403 tokens fit into the larger step
+        job = recipe(folder, "choice", tokens=tokens)
+        job["data"] |= {"train": [str(tmp_path / "choices.jsonl")]}
+        task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+        assert task.data is not None
+        about = task.data.examples["train"].store.about
+        assert about["examples"] == kept
+        assert sum(each["count"] for each in about["too_long"].values()) == 241 - kept
+        model = build(task.model)
+        for step in task.batches("train", Share()).once():
+            assert all(task.loss(model, each).total.isfinite() for each in step.batches)
+
+
 def test_an_answer_below_the_threshold_is_empty(folder: Path) -> None:
     for threshold, empty in ((1e9, False), (-1e9, True)):
         job = recipe(folder, "answer")
@@ -258,6 +305,10 @@ BAD_DATA: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "empty text": ("classify", {}, ["\tx", "\ty"], "empty text"),
     "not a number": ("numbers", {}, ["a b\tnan", "c d\tmany"], "not a number"),
     "half a pair": ("pairs", {}, ["a b\t\tx", "c\t\ty"], "empty second"),
+    "a number beyond float32": ("numbers", {}, ["a b\t1e300", "c d\t-1e39"], "beyond 1e\\+15"),
+    "one tag": ("tag", {"kind": "columns"}, ["one O", "two O"], "at least two classes"),
+    "no class but in skipped lines": ("classify", {}, ["a b\tx", "c d\t"], "empty label"),
+    "a weight below zero": ("classify", {"task.weights": {"x": -1.0}}, ["a b\tx", "c d\ty"], r"^task\.weights\.x \("),
     "unequal tags": ("tag", {"kind": "columns"}, ["one O", "two"], "columns"),
     "options": ("choice", {}, ['{"text": "a", "options": ["b"], "label": 0}'], "options"),
     "unknown class": ("classify", {"task.weights": {"z": 2.0}}, ["a b\tx", "c d\ty"], "z"),

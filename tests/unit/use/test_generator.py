@@ -150,9 +150,17 @@ def test_chat_templates(model: Generator) -> None:
     for model.template in unsafe:
         with pytest.raises(InputError, match="unsafe"):
             model.chat_prompt(talk)
-    for model.template in ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 'a' * 10**18 }}"):
+    for model.template in (
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'a' * 10**18 }}",
+        "{{ [0] * 100000000 }}",  # would fit into memory once
+        "{{ 1000000 * messages[0].content }}",
+        "{{ 9 ** 9 ** 9 }}",  # no signal ends it
+    ):
         with pytest.raises(InputError, match="too much memory"):
             model.chat_prompt(talk)
+    model.template = "{{ '- ' * 3 }}{{ 2 * 3 }}"
+    assert model.chat_prompt(talk) == "- - - 6"
     for model.template in ("{{ raise_exception('roles must alternate') }}", "{% if %}", "{{ 1 / 0 }}"):
         with pytest.raises(InputError, match="refuses"):
             model.chat_prompt(talk)
