@@ -363,8 +363,10 @@ class Squad(Texts, FromFiles):
 
 
 class Choices(Texts, FromFiles, JsonLines):
-    """Texts with several options, one of them right, in a file with a JSON object on each line."""
+    """Texts with several options, one of them right, in a file with a JSON object on each line. An example is skipped
+    if its options have more than `longest` tokens together."""
 
+    removed: ClassVar[Mapping[str, object]] = {"too_long": "truncate"}
     kind: Literal["choices"] = "choices"
     text: Key = "text"
     """Key of the text, such as a question."""
@@ -372,9 +374,6 @@ class Choices(Texts, FromFiles, JsonLines):
     """Key of the list of options; all examples have the same number."""
     label: Key = "label"
     """Key of the index of the right option, counted from 0."""
-    too_long: Literal["skip", "truncate"] = "skip"
-    """An example whose options have more than `longest` tokens together is skipped in any case. Each option is cut to
-    the model's positions."""
 
 
 class Chats(Texts, FromFiles, JsonLines):

@@ -24,7 +24,6 @@ from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings
 from regard.settings import Table
 from regard.tasks.losses import cross_entropy
-from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
 from regard.tasks.text import TextTask
 from regard.training.settings import Train
@@ -91,13 +90,8 @@ class ChoiceTask(TextTask):
     def options_column(self) -> OptionsColumn:
         return replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
 
-    @classmethod
-    def complete(cls, job: TrainingJob) -> TrainingJob:
-        # `encode` cuts each option to the model's positions; a step that cannot hold all of them is skipped.
-        return replace(job, data=job.data.changed({"too_long": "skip"}))
-
     def limit(self, train: Train, data: DataSettings) -> int | None:
-        return train.step_tokens
+        return train.step_tokens  # of all options; `encode` cuts each of them to the model's positions
 
     def columns(self) -> dict[str, Column]:
         return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}
