@@ -419,3 +419,40 @@ def test_no_sideways_scroll_and_nothing_serious_for_axe(
             or each["id"] in ("landmark-one-main", "heading-order", "region")
         ]
         assert serious == [], view
+
+
+def test_walk_names_rows_and_columns_and_shows_the_row_that_is_looked_up(
+    served: dict[str, Served], watched: Watched
+) -> None:
+    """Every matrix of a step shows the chosen token, with its own name and number."""
+    one, text = served["decoder"], "the dog and the cat and it " * 8
+    page = watched.open(one.address, text=text, view="walk", step="embeddings", token="60")
+    side = one.study.run(Input(text)).sides["decoder"]
+
+    def read(symbol: str, row: int) -> str:
+        box = page.locator(f'[data-symbol="{symbol}"] canvas').bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] - 14 * row - 8)
+        return str(page.locator("#readout").inner_text())
+
+    assert f"id, {side.names[60]} at 60" in read("id", 7)
+    assert read("id", 7).startswith(f"{side.ids[60]} ")
+    assert f"e, {side.names[60]} at 60" in read("e", 7)
+    assert any(f"E, {side.ids[60]} at" in read("E", row) for row in range(16))
+    page.locator("[data-step='decoder.0.attention.concat']").click()
+    assert page.locator(".matrix").count() == 3, "both heads, and the row of all"
+    assert page.locator(".formula").inner_text() == "c = concat(head₀, head₁)"
+    for symbol in ("head₀", "head₁", "c"):
+        assert f"{side.names[60]} at 60" in read(symbol, 7)
+    page.locator("[data-step='decoder.0.attention.residual']").click()
+    assert "←" in page.locator(".formula").inner_text() or "norm" in page.locator(".panel h2").inner_text().lower()
+    page.locator("[data-step='decoder.0.attention.product']").click()
+    assert page.locator('[data-symbol="Kᵀ"] figcaption').inner_text().startswith(f"Kᵀ 8 × {len(side.names)}")
+
+
+def test_analogies_and_channels_are_drawn(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, view="vectors", analogy="dog,the,cat")
+    wait_for(page, ".analogy .scatter .arrow")
+    names = {text.strip("\u2068\u2069") for text in page.locator(".analogy .scatter .label text").all_text_contents()}
+    assert {"dog", "the", "cat"} <= names
+    page = watched.open(served["decoder"].address, view="positions")
+    assert page.locator("#waves").count() == 1

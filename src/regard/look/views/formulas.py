@@ -68,7 +68,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "prepend": lambda a, b: torch.cat([a if a.dim() == 2 else a.expand(1, b.shape[1]), b]),
     "columns": lambda a, first, end: a[:, int(first) : int(end)],
     "join": lambda a, b: torch.cat([a, b], -1),
-    "concat": lambda a: a.flatten(1),
+    "concat": lambda *heads: torch.cat(heads, -1),
     "softmax": lambda a: a.softmax(-1),
     "sink": lambda a, s: torch.cat([a, s.expand(len(a), 1)], -1).softmax(-1)[:, :-1],
     "layer-norm": lambda a, g, e: functional.layer_norm(a, g.shape, g, None, float(e)),

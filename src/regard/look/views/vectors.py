@@ -31,7 +31,7 @@ from regard.look.input import target_of
 from regard.look.study import Study
 from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
-from regard.look.word_vectors import WordVectors
+from regard.look.word_vectors import Neighbour, WordVectors
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.text.tokenizer import Span
 from regard.use.translator import Translator
@@ -280,6 +280,8 @@ class AnalogyRequest(PageRequest):
 def analogy(study: Study, asked: AnalogyRequest) -> Answer:
     """The tokens of the vocabulary nearest to b − a + c (`analogy`), and to c alone (`neighbours`), with cosines.
 
+    `plane` has the coordinates of a, b, c and of the first answer, in the plane along which they differ most.
+
     As in `WordVectors.analogy`, vectors have length 1, and the three words and their parts are no answers. A word of
     several tokens has the mean of their vectors.
     """
@@ -290,11 +292,20 @@ def analogy(study: Study, asked: AnalogyRequest) -> Answer:
     pieces = {tokenizer.token(i) for each in given for ids in tokenizer.ids([each, f" {each}"]) for i in ids}
     left = {each.lstrip("▁Ġ ").casefold() for each in (*given, *pieces)}
 
-    def nearest(point_D: Tensor) -> list[list[Any]]:
-        named = ((each.word.lstrip("▁Ġ ") or each.word, each.score) for each in known.nearest(point_D, 40))
-        return [[word, score] for word, score in named if word.casefold() not in left][:8]
+    def nearest(point_D: Tensor) -> list[Neighbour]:
+        return [each for each in known.nearest(point_D, 40) if _bare(each.word).casefold() not in left][:8]
 
-    return {"analogy": nearest(b_D - a_D + c_D), "neighbours": nearest(c_D)}
+    answers, alone = nearest(b_D - a_D + c_D), nearest(c_D)
+    points_ND = torch.stack([a_D, b_D, c_D, *(known.units[known.row(each.word)] for each in answers[:1])])
+    return {
+        "analogy": [[_bare(word), score] for word, score in answers],
+        "neighbours": [[_bare(word), score] for word, score in alone],
+        "plane": plane_map(points_ND)[0].tolist(),
+    }
+
+
+def _bare(word: str) -> str:
+    return word.lstrip("▁Ġ ") or word
 
 
 ANALOGY = PageQuestion("analogy", AnalogyRequest, analogy)

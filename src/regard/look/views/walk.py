@@ -7,7 +7,10 @@ E: size of a head, V: size of its values.
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,9 +30,9 @@ from regard.look.views.formulas import Operand, Tree, formula_value
 from regard.models.families import MaskedHead, Output, PoolingHead, SequenceHead, TokenHead
 from regard.tasks.image import to_input
 
-ROWS, CHANNELS, KEYS = 48, 32, 256
+ROWS, CHANNELS, KEYS = 48, 32, 1024
 """Rows, channels and keys of a tensor that are sent. `first` of a request selects the rows."""
-PARAMETERS = (14, 20)
+PARAMETERS = (16, 32)
 """Rows and columns of an operand that is not the output of a step."""
 
 
@@ -327,8 +330,8 @@ class _Path:
         heads_THV = self.seen[f"{at}.heads"]
         given |= {"A": self.of(weights), "V": self.of(v)}
         self.add(f"{at}.head", "head", tree, given, heads_THV[:, self.head])
-        given = {"head": Operand(f"{at}.heads", heads_THV)}
-        joined = self.add(f"{at}.concat", "concat", ("concat", "head"), given)
+        given = {f"head{_lowered(i)}": Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)}
+        joined = self.add(f"{at}.concat", "concat", ("concat", *given), given)
         tree, given = self.linear("c", f"{at}.out", "ᴼ")
         return self.add(f"{at}.out", "out", tree, given | {"c": self.of(joined)})
 
@@ -524,19 +527,23 @@ def _answer(study: Study, asked: WalkRequest) -> view.Answer:
 
 def _sent(step: WalkStep, first: int, known: set[str]) -> view.Answer:
     """A step as the page gets it: its formula, and a part of its tensors. Those of other steps are sent with them."""
-    count = -1 if step.value is None else len(step.value)
-    rows = slice(first, first + ROWS) if count > ROWS else slice(ROWS)
+    count = 0 if step.value is None else len(step.value)
+    rows = slice(first, first + ROWS) if first < count else slice(ROWS)
+    used = dict(_looked_up(step.tree, step.operands))
     operands: view.Answer = {}
     for symbol, (name, value) in step.operands.items():
         flat = value.flatten(1) if value.dim() > 2 else value
-        part = (
-            flat[: PARAMETERS[0], : PARAMETERS[1]] if flat.dim() == 2 else flat[: PARAMETERS[1]] if flat.dim() else flat
-        )
-        operands[symbol] = {
-            "name": name,
-            "shape": list(flat.shape),
-            "tile": None if name in known else view.packed(part),
-        }
+        each: view.Answer = {"name": name, "shape": list(flat.shape), "tile": None}
+        if symbol in used and len(flat) > ROWS:  # the rows that are looked up, in the order of the matrix
+            at, places = torch.unique(used[symbol][rows], return_inverse=True)
+            each |= {"at": at.tolist(), "places": places.tolist(), "tile": view.packed(flat[at, : PARAMETERS[1]])}
+        elif name not in known and flat.dim() and len(flat) == count:  # a row, or a number, for each token
+            shown = flat[rows] if flat.dim() == 1 else flat[rows, : PARAMETERS[1]]
+            each |= {"first": rows.start or 0, "tile": view.packed(shown)}
+        elif name not in known:
+            part = (slice(PARAMETERS[0]), slice(PARAMETERS[1]))[-flat.dim() :] if flat.dim() else ()
+            each["tile"] = view.packed(flat[part])
+        operands[symbol] = each
     numbers: view.Answer | None = None
     if step.value is not None:
         finite = step.value[step.value != -torch.inf]
@@ -544,7 +551,28 @@ def _sent(step: WalkStep, first: int, known: set[str]) -> view.Answer:
         tile = step.value[rows, : KEYS if step.columns else CHANNELS]
         numbers |= {"shape": list(step.value.shape), "first": rows.start or 0, "tile": view.packed(tile)}
     names = {"rows": list(step.rows)[rows], "columns": list(step.columns)[:KEYS]}
-    return {**step._asdict(), **names, "operands": operands, "value": numbers}
+    return {**step._asdict(), **words_of(step.kind), **names, "operands": operands, "value": numbers}
+
+
+@cache
+def words_of(kind: str) -> dict[str, str]:
+    """Title, symbol and sentence of a kind of step; of a module that is not known here, its name."""
+    known: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "steps.toml").read_text("utf-8"))
+    other = {"title": kind, "symbol": "y", "text": f"The output of {kind}, as the model computes it."}
+    return {"symbol": ""} | known.get(kind, other)
+
+
+def _looked_up(tree: Tree, operands: Mapping[str, Operand]) -> Iterator[tuple[str, Tensor]]:
+    """The matrices of a formula of which rows are looked up, with the numbers of these rows."""
+    if isinstance(tree, tuple):
+        if tree[0] == "lookup":
+            yield tree[1], formula_value(tree[2], operands).long()
+        for each in tree[1:]:
+            yield from _looked_up(each, operands)
+
+
+def _lowered(number: int) -> str:
+    return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 QUESTION = view.PageQuestion("walk", WalkRequest, _answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ OURS = {
     "prepend": lambda a, b: np.concatenate([a if a.ndim == 2 else np.broadcast_to(a, (1, b.shape[1])), b]),
     "columns": lambda a, first, end: a[:, int(first) : int(end)],
     "join": lambda a, b: np.concatenate([a, b], -1),
-    "concat": lambda a: a.reshape(len(a), -1),
+    "concat": lambda *heads: np.concatenate(heads, -1),
     "softmax": _softmax,
     "sink": lambda a, s: np.exp(a) / (np.exp(a).sum(-1, keepdims=True) + np.exp(s)),
     "layer-norm": _standard,
@@ -338,3 +339,39 @@ def test_long_inputs_are_sent_in_part(studies: dict[str, Study]) -> None:
                 shape, tile = step["value"]["shape"], step["value"]["tile"]["shape"]
                 assert tile == [min(ROWS, count - first), min(KEYS if step["columns"] else 32, shape[1])], step["name"]
                 assert step["rows"] == run.sides["decoder"].names[first : first + ROWS]
+
+
+def test_operands_are_sent_for_the_tokens_of_the_answer(studies: dict[str, Study]) -> None:
+    """Rows that are looked up, ids and heads belong to the tokens that are shown, also in a long text."""
+    study, run = run_of(studies, "decoder", "ein Hund läuft " * 30)
+    ids, first = run.sides["decoder"].ids, ROWS + 5
+    answer = QUESTION.answer(study, WalkRequest(run=run.key, stack="decoder", first=first))
+    steps = {step["kind"]: step for step in answer["steps"]}
+    shown, operands = ids[first : first + ROWS], steps["embeddings"]["operands"]
+    assert operands["E"]["at"] == sorted(set(shown))
+    assert [operands["E"]["at"][place] for place in operands["E"]["places"]] == shown
+    table = study.network.embedding.tokens.weight.detach()[operands["E"]["at"], :32]
+    assert np.allclose(unpacked(operands["E"]["tile"]), table.numpy())
+    assert unpacked(operands["id"]["tile"]).tolist() == shown
+    heads = steps["concat"]["operands"]
+    assert list(heads) == ["head₀", "head₁"]
+    for number, each in enumerate(heads.values()):
+        assert each["first"] == first
+        size = each["shape"][1]
+        joined = unpacked(steps["concat"]["value"]["tile"])[:, number * size : (number + 1) * size]
+        assert np.allclose(unpacked(each["tile"]), joined)
+
+
+def test_keys_of_a_short_source_are_shown_for_late_tokens(studies: dict[str, Study]) -> None:
+    study = studies["translator"]
+    run = study.run(Input("ein Hund", " ".join(["a dog runs"] * 20), "en"))
+    source = run.sides["encoder"].names
+    assert len(source) < ROWS < len(run.sides["decoder"].names) - 1
+    answer = QUESTION.answer(study, WalkRequest(run=run.key, stack="decoder", first=ROWS))
+    (keys,) = (step for step in answer["steps"] if step["name"] == "decoder.0.cross.k")
+    assert keys["rows"] == source
+    assert keys["value"]["tile"]["shape"][0] == len(source)
+
+
+def unpacked(tile: dict[str, Any]) -> Any:
+    return np.frombuffer(base64.b64decode(tile["data"]), "<f4").reshape(tile["shape"])

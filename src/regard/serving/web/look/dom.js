@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 export function h(name, given = {}, ...children) {
-  return filled(document.createElement(name), given, children);
+  return filled(document.createElement(name), name === "button" ? { type: "button", ...given } : given, children);
 }
 
 export function svg(name, given = {}, ...children) {
@@ -53,6 +53,8 @@ export function opening(tokens) {
   return Math.max(it < 0 ? tokens.findLastIndex((each) => content(each.text)) : it, 0);
 }
 
+export const soft = (...parts) => h("span", { class: "soft" }, ...parts);
+
 export function token(text) {
   return h("bdi", {}, clean(text));
 }
@@ -71,8 +73,8 @@ export function number(value, digits = 4) {
 }
 
 export function meter(before, after) {
-  const bars = [svg("rect", { width: 120 * before, height: after === undefined ? 12 : 5, rx: 1 })];
-  if (after !== undefined) bars.push(svg("rect", { class: "after", y: 7, width: 120 * after, height: 5, rx: 1 }));
+  const bars = [svg("rect", { width: Math.max(120 * before, 0), height: after === undefined ? 12 : 5, rx: 1 })];
+  if (after !== undefined) bars.push(svg("rect", { class: "after", y: 7, width: Math.max(120 * after, 0), height: 5, rx: 1 }));
   return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, ...bars);
 }
 
@@ -83,7 +85,7 @@ export const counted = (count, word) => Array.from({ length: count }, (_, i) => 
 export function choices(label, options, chosen, choose) {
   const group = h("div", { class: "choices", role: "radiogroup", "aria-label": label });
   const buttons = options.map(([value, text]) =>
-    h("button", { type: "button", role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1,
+    h("button", { role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1,
       onclick: () => choose(value) }, text));
   group.addEventListener("keydown", (event) => {
     const turn = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];

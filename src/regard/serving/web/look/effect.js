@@ -1,6 +1,6 @@
 // The output of the model, and how silent heads change it.
 
-import { h, meter, number, table, token } from "./dom.js";
+import { h, meter, number, soft, table, token } from "./dom.js";
 
 export function effect(page, { output, plain }) {
   const before = plain ?? output, after = plain ? output : null;
@@ -70,7 +70,7 @@ function rows(page, answer, after) {
 
 function other(row, then) {
   const best = (then ?? row).candidates[0];
-  return best.id === row.actual.id ? "" : h("span", { class: "soft" }, token(best.text), ` ${number(best.chance)}`);
+  return best.id === row.actual.id ? "" : soft(token(best.text), ` ${number(best.chance)}`);
 }
 
 export function signed(value) {

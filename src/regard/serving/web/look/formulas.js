@@ -31,7 +31,7 @@ export function written(tree, operands) {
       case "prepend": return `[${a}; ${b}]`;
       case "join": return `[${a}, ${b}]`;
       case "columns": return `columns ${b} to ${Number(parts[2]) - 1} of ${a}`;
-      case "concat": return `concat(${a}₀, ${a}₁, …)`;
+      case "concat": return `concat(${parts.length > 3 ? `${a}, …, ${parts.at(-1)}` : parts.join(", ")})`;
       case "sink": return `exp(${a}) / (Σ exp(${a}) + exp(${b}))`;
       case "layer-norm": return `(${a} − μ) / √(σ² + ${parts[2]}) ⊙ ${inner(b)}`;
       case "rms-norm": return `${a} / √(mean(${a}²) + ${parts[2]}) ⊙ ${inner(b)}`;
@@ -57,5 +57,26 @@ function hidden(causal, window) {
 // The operands of a tree that are tensors, in the order in which they are written.
 export function leaves(tree, found = []) {
   if (typeof tree === "string") { if (!found.includes(tree)) found.push(tree); } else tree.slice(1).forEach((each) => leaves(each, found));
+  return found;
+}
+
+const SIGNS = { matmul: "×", dot: "×", add: "+", times: "⊙", "layer-norm": "⊙", "rms-norm": "⊙" };
+
+// The sign before each operand, where the order of the operands is that of the formula.
+export function joints(tree, found = {}) {
+  if (typeof tree === "string") return found;
+  const [name, ...given] = tree, all = leaves(tree), count = given.flatMap((each) => leaves(each)).length;
+  given.forEach((each) => joints(each, found));
+  if (count > all.length) return {}; // an operand is used twice
+  if (SIGNS[name] && given.length > 1) found[leaves(given[1])[0]] = SIGNS[name];
+  return found;
+}
+
+// The operands that are the second factor of a product of matrices.
+export function seconds(tree, found = new Map()) {
+  if (typeof tree === "string") return found;
+  const [name, ...given] = tree;
+  if (["matmul", "dot"].includes(name)) for (const each of leaves(given[1])) found.set(each, name);
+  given.forEach((each) => seconds(each, found));
   return found;
 }

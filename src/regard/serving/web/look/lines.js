@@ -1,6 +1,6 @@
 // Curves over integers, with the values under the pointer; ← and → move it.
 
-import { h, number, svg } from "./dom.js";
+import { h, number, soft, svg } from "./dom.js";
 
 const ROOM = { left: 52, right: 12, top: 10, bottom: 38 };
 
@@ -14,7 +14,7 @@ export function lines(given) {
   const across = (value) => ROOM.left + (x.length > 1 ? (value - x[0]) / (x[x.length - 1] - x[0]) : 0.5) * wide;
   const up = (value) => ROOM.top + (1 - (value - least) / (most - least)) * high;
   const path = (values) => values.map((value, i) => `${i ? "L" : "M"}${across(x[i]).toFixed(2)} ${up(value).toFixed(2)}`).join("");
-  const readout = h("p", { class: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, given.hint ?? "Point at the curve, or use ← and →."));
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, soft(given.hint ?? "Point at the curve, or use ← and →."));
   const rule = svg("line", { class: "rule", y1: ROOM.top, y2: ROOM.top + high, x1: -9, x2: -9 });
   const picture = svg("svg", { class: "lines", viewBox: `0 0 ${room} ${tall}`, width: room, tabindex: 0, role: "img", id: given.id,
     "aria-label": `${given.label}. ← and → read single numbers.` },

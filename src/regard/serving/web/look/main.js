@@ -1,6 +1,6 @@
 // The page: input, views, theme, and the state in the address.
 
-import { clean, h, token } from "./dom.js";
+import { clean, h, soft, token } from "./dom.js";
 import { headName } from "./effect.js";
 import { save } from "./save.js";
 import { lost, open } from "./source.js";
@@ -87,10 +87,10 @@ class Page {
     this.set({ ...kept, view: this.state.view, ...(fits ? filled : { target: null }), chapter: at }, push);
     document.body.classList.add("lecture");
     $.lecture.setAttribute("aria-pressed", true);
-    const go = (turn, text) => h("button", { type: "button", disabled: at + turn < 0 || at + turn >= chapters.length, onclick: () => this.#turn(at + turn) }, text);
+    const go = (turn, text) => h("button", { disabled: at + turn < 0 || at + turn >= chapters.length, onclick: () => this.#turn(at + turn) }, text);
     $.chapter.hidden = false;
     $.chapter.replaceChildren(go(-1, "←"), h("p", { class: "number" }, `${at + 1} / ${chapters.length}`), h("h2", {}, clean(chapter.title)), h("p", {}, clean(chapter.text),
-      fits ? "" : h("span", { class: "soft" }, ` This needs another model (${chapter.family ?? filled.view}): regard look MODEL --lecture.`)), go(1, "→"), h("button", { type: "button", onclick: () => this.#leave() }, "Leave"));
+      fits ? "" : soft(` This needs another model (${chapter.family ?? filled.view}): regard look MODEL --lecture.`)), go(1, "→"), h("button", { onclick: () => this.#leave() }, "Leave"));
     this.#fill();
     this.#mark();
     if (before !== now() || !this.run || this.ablated.length) await this.look(); else await this.show();
@@ -204,7 +204,12 @@ class Page {
   #reveal(root) {
     const part = this.state.part && root.querySelector(`.${CSS.escape(this.state.part)}`);
     if (part?.tagName === "DETAILS") part.open = true;
-    if (this.state.chapter !== undefined) { scrollTo(0, 0); if (part) part.scrollIntoView({ block: "nearest" }); }
+    $.view.classList.remove("below");
+    if (this.state.chapter === undefined) return;
+    scrollTo(0, 0);
+    const hidden = part ? part.getBoundingClientRect().bottom - innerHeight : 0;
+    $.view.classList.toggle("below", hidden > 100); // room to scroll it to the top
+    if (hidden > 0) part.scrollIntoView({ block: hidden > 100 ? "start" : "nearest" });
   }
 
   // The heads that are changed in every view, and the way back.
@@ -212,7 +217,7 @@ class Page {
     const heads = this.ablated, { changed } = VIEWS[this.state.view];
     $.edits.hidden = !heads.length;
     if (!heads.length) { $.edits.replaceChildren(); return; }
-    const chip = (label, text, left) => h("button", { type: "button", "aria-label": label, disabled: !this.source.live, onclick: () => this.silence(left) }, text);
+    const chip = (label, text, left) => h("button", { "aria-label": label, disabled: !this.source.live, onclick: () => this.silence(left) }, text);
     const what = this.state.mean === "1" ? "Heads that give their mean" : heads.length > 1 ? "Silent heads" : "Silent head";
     $.edits.replaceChildren(h("b", {}, `${what}:`), ...heads.map((head) => chip(`Restore ${headName(head)}`, `${headName(head)} ×`, heads.filter((other) => other !== head))),
       ...(heads.length > 1 ? [chip("Restore all heads", "Restore all heads", [])] : []),
@@ -228,7 +233,7 @@ class Page {
   #saving(root) {
     if (window !== window.parent) return [];
     const name = `${clean(this.about.name).split("/").pop()}-${this.state.view}`;
-    const button = (format) => h("button", { type: "button", onclick: () => save(root, name, format).catch(() => this.say("This browser cannot save the view as a picture.", true)) }, `Save as ${format.toUpperCase()}`);
+    const button = (format) => h("button", { onclick: () => save(root, name, format).catch(() => this.say("This browser cannot save the view as a picture.", true)) }, `Save as ${format.toUpperCase()}`);
     return [h("p", { class: "saving" }, button("svg"), " ", button("png"))];
   }
 
@@ -280,7 +285,7 @@ class Page {
   // Buttons that write special tokens, such as [MASK], at the cursor.
   #special() {
     const insert = (text) => { const field = $.input.elements.text; field.setRangeText(text, field.selectionStart, field.selectionEnd, "end"); field.focus(); this.#unsent(); };
-    return h("span", { class: "special", role: "group", "aria-label": "Special tokens" }, ...this.about.special.map((text) => h("button", { type: "button", onclick: () => insert(text) }, clean(text))));
+    return h("span", { class: "special", role: "group", "aria-label": "Special tokens" }, ...this.about.special.map((text) => h("button", { onclick: () => insert(text) }, clean(text))));
   }
 
   // A saved file has one input and no model.
@@ -335,7 +340,7 @@ class Page {
     const known = this.about.views.filter((name) => VIEWS[name]);
     // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
     const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? Promise.resolve() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
-    const buttons = known.map((name) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
+    const buttons = known.map((name) => h("button", { role: "tab", id: `tab-${name}`, "aria-controls": "view",
       onclick: (event) => choose(name, event) }, VIEWS[name].label));
     $.tabs.addEventListener("keydown", (event) => {
       const turn = { ArrowRight: 1, ArrowLeft: -1 }[event.key];

@@ -32,8 +32,8 @@ class Architecture {
     if (!root.isConnected) return;
     const all = this.found.stacks.flatMap((stack) => [...stack.before, ...stack.after, ...stack.groups.flatMap((group) => group.parts.map((part) => ({ ...part, times: group.count })))]);
     this.total = Object.fromEntries(["parameters", "flops"].map((key) => [key, all.reduce((sum, part) => sum + part[key] * (part.times ?? 1), 0)]));
-    this.play = h("button", { type: "button", class: "main", onclick: () => this.#play() }, "▶ Play");
-    const zoom = (factor, label, name) => h("button", { type: "button", "aria-label": name, onclick: () => { this.zoom = factor ? Math.min(Math.max(this.zoom * factor, 0.4), 4) : 1; this.#fit(); } }, label);
+    this.play = h("button", { class: "main", onclick: () => this.#play() }, "▶ Play");
+    const zoom = (factor, label, name) => h("button", { "aria-label": name, onclick: () => { this.zoom = factor ? Math.min(Math.max(this.zoom * factor, 0.4), 4) : 1; this.#fit(); } }, label);
     this.holder = h("div", { class: "diagram", tabindex: 0, role: "region", "aria-label": "Diagram" });
     this.side = h("div", { class: "about-part", "aria-live": "polite" });
     root.append(h("div", { class: "bar" }, this.play, choices("Measure", [["parameters", "Parameters"], ["flops", "FLOPs"]], this.measure, (value) => { page.set({ measure: value === "flops" ? value : null }); page.show(); }),
@@ -147,10 +147,10 @@ class Architecture {
     for (const each of this.boxes) each.box.classList.toggle("chosen", each.part.step === part.step && each.stack === stack.name);
     const layer = group?.first ?? 0, row = (name, value) => [h("dt", {}, name), h("dd", {}, value)], times = group?.count ?? 1;
     const share = (key) => (this.total[key] ? ` (${((100 * part[key] * times) / this.total[key]).toFixed(1)} % of the model)` : "");
-    const go = (view, changes, text) => h("button", { type: "button", "data-open": view, onclick: () => this.page.open({ view, at: `${stack.name}.${part.kind === "cross" ? "cross" : "attention"}`, layer, ...changes }) }, text);
+    const go = (view, changes, text) => h("button", { "data-open": view, onclick: () => this.page.open({ view, at: `${stack.name}.${part.kind === "cross" ? "cross" : "attention"}`, layer, ...changes }) }, text);
     this.side.replaceChildren(h("h2", {}, part.label), part.detail ? h("p", {}, clean(part.detail)) : "",
       h("dl", { class: "facts-list" }, ...row("Output", part.shape.join(" × ")), ...row("Parameters", `${part.parameters.toLocaleString("en")}${times > 1 ? ` × ${times} layers` : ""}${share("parameters")}`), ...row("FLOPs", `${part.flops.toLocaleString("en")}${times > 1 ? ` × ${times}` : ""}${share("flops")}`)),
-      h("p", { class: "bar" }, go("walk", { step: part.step.replace("{}", layer) }, "Open in Walk"), part.heads ? go("heads", { head: 0 }, "Show its heads") : "", part.kind === "positions" ? h("button", { type: "button", onclick: () => this.page.open({ view: "positions", side: stack.name }) }, "Show positions") : ""));
+      h("p", { class: "bar" }, go("walk", { step: part.step.replace("{}", layer) }, "Open in Walk"), part.heads ? go("heads", { head: 0 }, "Show its heads") : "", part.kind === "positions" ? h("button", { onclick: () => this.page.open({ view: "positions", side: stack.name }) }, "Show positions") : ""));
   }
 
   // ------------------------------------------------------------------------------------------------------------- play

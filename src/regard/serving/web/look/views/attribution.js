@@ -1,6 +1,6 @@
 // How much each input token adds to an output, by integrated gradients.
 
-import { clean, h, number, picker, token } from "../dom.js";
+import { clean, h, number, picker, soft, token } from "../dom.js";
 import { inkOn, twoColours } from "../heat.js";
 import { once } from "../packed.js";
 import { Tip } from "../tip.js";
@@ -29,7 +29,7 @@ export async function show(root, page) {
   const drawn = sides.map(([stack, side]) => {
     const { scores, value, baseline, error, start } = found.stacks[stack];
     const cells = side.tokens.map(({ text, id }, i) => {
-      const score = scores[i], told = () => [h("b", { class: "number", "data-value": score }, number(score, 6)), h("span", { class: "soft" }, ` from ${clean(text)} at ${i}`)];
+      const score = scores[i], told = () => [h("b", { class: "number", "data-value": score }, number(score, 6)), soft(` from ${clean(text)} at ${i}`)];
       const cell = h("li", { tabindex: 0, "data-score": score, onfocus: () => tip.near(cell, 0, cell.offsetHeight, ...told()), onpointermove: (event) => tip.at(event.clientX, event.clientY, ...told()), onpointerleave: () => tip.hide(), onblur: () => tip.hide() }, token(text), h("span", { class: "number" }, number(score, 2)));
       const shade = twoColours(score / most);
       Object.assign(cell.style, { background: `rgb(${shade})`, color: inkOn(shade) });

@@ -1,6 +1,6 @@
 // Two models, or one model with and without changed heads, on one input.
 
-import { choices, clean, counted, h, headGrid, markHead, meter, number, picker, short, svg, table, token } from "../dom.js";
+import { choices, clean, counted, h, headGrid, markHead, meter, number, picker, short, soft, svg, table, token } from "../dom.js";
 import { marked, signed, headName } from "../effect.js";
 import { chart, difference, headOf, legend, maskOf } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -35,7 +35,8 @@ class Compare {
     this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
     this.factor = state.factor === undefined ? 0.5 : Number(state.factor);
     const silent = page.ablated.map((word) => word.replace(/[*=].*/, ""));
-    this.edited = (state.edited ?? "").split(",").filter(Boolean);
+    const known = (name) => { const [stack, layer, kind, head] = name.split("."); return kinds.some((each) => each.stack === stack && each.kind === kind && layer < each.layers && head < each.heads); };
+    this.edited = (state.edited ?? "").split(",").filter(known);
     if (!this.edited.length) this.edited = silent.length ? silent : [this.id(0, this.head)];
     this.left = page.run.plain ?? page.run.run;
     this.tensors = new Tensors(page.source);
@@ -89,11 +90,11 @@ class Compare {
     const kinds = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
     const [grid, buttons] = headGrid(place, "toggles", `${place.label}: heads by layer`, this, (layer, head) => {
       const id = this.id(layer, head), caption = `Layer ${layer}, head ${head}${changed.has(id) ? ", changed" : ""}`;
-      return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
+      return h("button", { role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
     }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(this.id(this.layer, this.head)); } });
     this.buttons = buttons;
     markHead(buttons, this);
-    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
+    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
     return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.page.again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
       h("span", { class: "hint" }, kind === "model" ? "A click shows a head." : "A click shows a head; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
   }
@@ -128,14 +129,14 @@ class Compare {
     const add = (key, name, unit, value, spread) => {
       if (value === null || value === undefined) return;
       const times = spread && spread.mean > 1e-9 ? `${number(value / spread.mean, 1)} ×` : "";
-      rows.push(h("tr", { "data-figure": key }, h("td", {}, name, h("span", { class: "soft" }, `, ${unit}`)), h("td", { class: "number", "data-value": value }, number(value)),
-        h("td", { class: "number", "data-control": spread?.mean }, spread ? number(spread.mean) : "…"), h("td", { class: "number soft" }, spread ? `${number(spread.least)} to ${number(spread.most)}` : ""), h("td", { class: "number" }, times)));
+      rows.push(h("tr", { "data-figure": key }, h("td", {}, name, soft(`, ${unit}`)), h("td", { class: "number", "data-value": value }, number(value)),
+        h("td", { class: "number", "data-control": spread?.mean }, spread ? number(spread.mean) : "…", spread ? h("div", { class: "soft" }, `${number(spread.least)} to ${number(spread.most)}`) : ""), h("td", { class: "number" }, times)));
     };
     for (const answer of found.answers)
       for (const [key, name, unit] of FIGURES) add(`${answer.name}.${key}`, `${found.answers.length > 1 ? `${clean(answer.name)}: ` : ""}${name}`, unit, answer.figures[key], control?.answers[answer.name]?.[key]);
     const last = found.streams[found.streams.length - 1], spread = last && control?.cosines[last.name];
     if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
-    const head = ["", this.kind === "model" ? "models" : "this change", "random heads", "from, to", "times"];
+    const head = ["", this.kind === "model" ? "models" : "this change", "random heads, range", "times"];
     this.sections.summary.replaceChildren(h("h2", {}, "Differences"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
       rows.length ? table(head, rows, "Figures") : "");
     if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(headName).join(" with ")))));
@@ -185,7 +186,7 @@ class Compare {
       this.cell = cell;
       const [q, k] = cell, values = all.map((map) => map.data[q * map.keys + k]);
       tip.near(canvas, x, y, h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ", h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ", h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
-        " from ", h("b", {}, token(sides[0][q])), h("span", { class: "soft" }, ` at ${q}`), " to ", h("b", {}, token(sides[1][k])), h("span", { class: "soft" }, ` at ${k}`));
+        " from ", h("b", {}, token(sides[0][q])), soft(` at ${q}`), " to ", h("b", {}, token(sides[1][k])), soft(` at ${k}`));
     }, () => { for (const each of drawn) each.draw(null); tip.hide(); }, () => this.cell));
   }
 
@@ -208,7 +209,7 @@ class Compare {
       const writes = answer.name === "output", tokens = page.run.sides[page.run.sides.decoder ? "decoder" : "encoder"].tokens;
       const worst = Math.max(1e-9, ...answer.rows.map((row) => row.divergence));
       const body = answer.rows.flatMap((row, i) => (row.actual ? [row.actual] : answer.each ? [row.candidates[0]] : row.candidates).map((pair, place) => h("tr", { "data-place": i },
-        h("td", {}, answer.each && !place ? token(short(tokens[i].text, 20)) : ""), h("td", {}, token(short(pair.text, 24)), row.actual || !answer.each ? "" : h("span", { class: "soft" }, " ?")), h("td", {}, meter(pair.before, pair.after)),
+        h("td", {}, answer.each && !place ? token(short(tokens[i].text, 20)) : ""), h("td", {}, token(short(pair.text, 24)), row.actual || !answer.each ? "" : soft(" ?")), h("td", {}, meter(pair.before, pair.after)),
         h("td", { class: "number", "data-before": pair.before }, number(pair.before)), h("td", { class: "number", "data-after": pair.after }, number(pair.after)), h("td", { class: "number" }, signed(pair.after - pair.before)),
         h("td", { class: "number", "data-divergence": row.divergence }, place ? "" : number(row.divergence)), h("td", {}, place ? "" : bar(row.divergence / worst)),
         h("td", { class: "soft" }, !answer.each || row.best.id === pair.id ? "" : h("span", {}, token(short(row.best.text, 20)), ` ${number(row.best.after)}`)))));

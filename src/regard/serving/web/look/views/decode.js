@@ -1,6 +1,6 @@
 // Decoding step by step with its candidates, and the tree of a beam search.
 
-import { clean, h, number, region, short, svg, table, token } from "../dom.js";
+import { clean, h, number, region, short, soft, svg, table, token } from "../dom.js";
 
 const SLIDERS = [
   ["temperature", "Temperature", 0.1, 2, 0.05, 1],
@@ -34,7 +34,7 @@ export async function show(root, page) {
     return h("label", {}, label, caption, input);
   };
   const draws = h("input", { type: "checkbox", name: "draws", disabled: fixed, checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
-  const again = h("button", { type: "button", disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
+  const again = h("button", { disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
   const sliders = h("form", { class: "sliders", "aria-label": "How tokens are chosen", onsubmit: (event) => event.preventDefault() },
     fixed ? h("p", { class: "hint" }, `Sliders and other tokens need the model, which is not in this file. Run: regard look ${clean(page.about.name)}`) : null,
     h("h2", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h2", {}, "Beam search"), ...BEAM.map(slider));
@@ -74,25 +74,25 @@ function drawSteps(root, found, force, forced, page) {
   const focused = document.activeElement?.closest?.(".options button")?.dataset.place;
   let at = Math.min(page.state.chosen === undefined ? 0 : Number(page.state.chosen) || 0, last), timer = null, playing = false;
   const choose = (i) => { at = Math.min(Math.max(i, 0), last); page.set({ chosen: at }); mark(); };
-  const rows = found.steps.map((step, i) => h("tr", { "data-row": i }, h("th", { scope: "row" }, h("button", { type: "button", class: "quiet", "aria-label": `Step ${i}`, onclick: () => choose(i) }, i)),
+  const rows = found.steps.map((step, i) => h("tr", { "data-row": i }, h("th", { scope: "row" }, h("button", { class: "quiet", "aria-label": `Step ${i}`, onclick: () => choose(i) }, i)),
     h("td", {}, h("div", { class: "options" }, ...withToken(step).map((option, j) => {
       const chosen = option.id === step.token.id;
       const bar = svg("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: option.chance, height: 1 }));
-      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${chosen && step.forced ? " forced" : ""}${option.chance === 0 && !(chosen && step.forced) ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced, disabled: !force,
+      return h("button", { class: `${chosen ? "chosen" : ""}${chosen && step.forced ? " forced" : ""}${option.chance === 0 && !(chosen && step.forced) ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced, disabled: !force,
         title: `model ${number(option.model, 6)}, here ${number(option.chance, 6)}${chosen && step.forced ? ", forced" : ""}`, onclick: () => force([...tokens.slice(0, i), option.id]) },
       bar, h("span", {}, token(short(option.text, 14))), h("span", { class: "number" }, chosen && step.forced ? `forced, ${number(option.model)}` : option.chance ? number(option.chance) : "cut"));
     }))), h("td", { class: "number soft left" }, step.kept > 99 ? "" : `${step.kept} left`)));
   const sum = (steps) => steps.reduce((total, step) => total + Math.log(step.token.model), 0), own = found.steps.filter((step) => step.forced);
   const total = h("p", { class: "soft", id: "total" }, "Log-probability of the text under the model: ", h("b", { class: "number", "data-total": sum(found.steps) }, number(sum(found.steps))), own.length ? `, of which ${number(sum(own))} for ${own.length} forced tokens` : "");
-  const reset = forced ? h("button", { type: "button", onclick: () => force([]) }, "Follow the model again") : null;
+  const reset = forced ? h("button", { onclick: () => force([]) }, "Follow the model again") : null;
   const written = h("p", { class: "written" }), panel = h("section", { class: "chosen-step" });
-  const play = h("button", { type: "button", onclick: () => { if (timer) { clearInterval(timer); timer = null; } else { playing = true; if (at === last) choose(0); timer = setInterval(() => { if (!root.isConnected || at === last) { clearInterval(timer); timer = null; playing = false; } else choose(at + 1); mark(); }, 800); } mark(); } }, "▶ Play");
-  const step = (turn, label) => h("button", { type: "button", onclick: () => choose(at + turn) }, label);
+  const play = h("button", { onclick: () => { if (timer) { clearInterval(timer); timer = null; } else { playing = true; if (at === last) choose(0); timer = setInterval(() => { if (!root.isConnected || at === last) { clearInterval(timer); timer = null; playing = false; } else choose(at + 1); mark(); }, 800); } mark(); } }, "▶ Play");
+  const step = (turn, label) => h("button", { onclick: () => choose(at + turn) }, label);
   function mark() {
     rows.forEach((row, i) => { row.classList.toggle("now", i === at); row.classList.toggle("later", playing && i > at); });
     play.textContent = timer ? "⏸ Pause" : "▶ Play";
     const so = found.steps.slice(0, at + 1).map((each) => each.token.text);
-    written.replaceChildren(at === last || !playing ? token(found.text) : token(so.join("").replaceAll("␣", " ").trim()), (at === last || !playing) && !found.finished ? h("span", { class: "soft" }, " … (cut)") : "");
+    written.replaceChildren(at === last || !playing ? token(found.text) : token(so.join("").replaceAll("␣", " ").trim()), (at === last || !playing) && !found.finished ? soft(" … (cut)") : "");
     panel.replaceChildren(...beforeAfter(found.steps[at], at, Number(page.state.top_p ?? 1)));
   }
   root.replaceChildren(h("h2", {}, "Step by step"), written, total,
@@ -145,7 +145,7 @@ function drawTree(root, { nodes, found }, forced) {
   });
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Beam search, ${nodes.length} continuations` }, ...edges.map(([, edge]) => edge),
     svg("g", { transform: `translate(${start.x} ${start.y - 4})` }, svg("rect", { width: 44, height: 28, rx: 5 }), svg("text", { x: 8, y: 18 }, "start")), ...boxes);
-  const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : h("span", { class: "soft" }, " … (cut)"))));
+  const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : soft(" … (cut)"))));
   root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the most probable on top, with the total log-probability; a finished hypothesis (=) has its score with length penalty. Dropped hypotheses are paler.", forced ? ` The first ${forced} tokens are forced; the search counts only what follows.` : ""),
     h("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Tree of the search" }, picture),
     table(["", "score", "found"], rows));

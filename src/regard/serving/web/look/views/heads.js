@@ -1,6 +1,6 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, clean, h, headGrid, markHead, number, token } from "../dom.js";
+import { choices, clean, h, headGrid, markHead, number, soft, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, maskOf, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -113,7 +113,7 @@ class Heads {
     }));
     const kinds = Object.keys(SIGNS).map((name) => [name, named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([, found]) => found.length);
     const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
-      h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { type: "button", "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
+      h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
         `${layer}.${head} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
     if (rows.length) this.known.replaceChildren(h("h2", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
       h("table", {}, h("tbody", {}, ...rows)));
@@ -145,7 +145,7 @@ class Heads {
     const [grid, maps] = headGrid(place, "maps", `${place.label}: heads by layer`, this, (layer, head) => {
       const id = this.id(layer, head), silent = off.has(id);
       const caption = `Layer ${layer}, head ${head}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
-      return h("button", { type: "button", role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
+      return h("button", { role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
         "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }), silent ? h("span", { class: "silent", "aria-hidden": "true" }, "off") : null);
     }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(); } });
     this.maps = maps;
@@ -187,7 +187,7 @@ class Heads {
     if (layer !== this.layer || head !== this.head) return;
     const queries = page.run.sides[place.stack].tokens, keys = page.run.sides[place.keys].tokens;
     const silent = page.ablated.includes(this.id(layer, head));
-    const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
+    const button = h("button", { id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
       silent ? "Restore this head" : "Silence this head");
     const name = rolled ? `Rollout of the ${place.stack}${place.kind === "cross" ? ", from the source" : ""} · ${place.layers} layers` : `${place.label} · layer ${layer} · head ${head}`;
     const note = h("p", { class: "soft", id: "note" }, rolled ? ROLLOUT : "");
@@ -207,7 +207,7 @@ class Heads {
       drawn.draw([q, k]);
       const value = map.data[q * map.keys + k], hidden = map.masked?.(q, k);
       this.tip.near(canvas, x, y, h("b", { class: "number", "data-value": value }, hidden ? "masked" : value.toFixed(page.source.rounded ? 4 : 6)), " from ",
-        h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q}`), read?.[q] ? h("span", { class: "soft" }, " (writes ", token(read[q]), ")") : "", " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k}`));
+        h("b", {}, token(queries[q].text)), soft(` at ${q}`), read?.[q] ? soft(" (writes ", token(read[q]), ")") : "", " to ", h("b", {}, token(keys[k].text)), soft(` at ${k}`));
     }, () => { drawn.draw(null); this.tip.hide(); });
   }
 }

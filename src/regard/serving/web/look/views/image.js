@@ -1,6 +1,6 @@
 // An image with its patches, and the attention of a patch or of the class token.
 
-import { TURNS, bound, choices, h, headGrid, markHead, meter, number, token } from "../dom.js";
+import { TURNS, bound, choices, h, headGrid, markHead, meter, number, soft, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { between, isDark, paint } from "../heat.js";
 import { lines as curves } from "../lines.js";
@@ -186,7 +186,7 @@ class Picture {
     if (this.cursor === null) { this.tip.hide(); return; }
     const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length, cell = Number(this.canvas.dataset.cell);
     this.tip.near(this.canvas, ((this.cursor % this.columns) + 0.5) * cell, (Math.floor(this.cursor / this.columns) + 0.5) * cell, h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
-      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), h("span", { class: "soft" }, `Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
+      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), soft(`Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
   }
 
   async #maps(turn) {
@@ -216,7 +216,7 @@ class Picture {
     const { place, page } = this, off = new Set(page.ablated);
     const [grid, buttons] = headGrid(place, "maps", "Heads by layer, as maps over the image", this, (layer, head) => {
       const id = `encoder.${layer}.attention.${head}`, caption = `Layer ${layer}, head ${head}${off.has(id) ? ", silent" : ""}`;
-      return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": caption, title: caption,
+      return h("button", { role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": caption, title: caption,
         "data-head": id, tabindex: -1, onclick: () => this.#select(layer, head) }, h("canvas", { "aria-hidden": "true" }));
     }, (layer, head) => this.#select(layer, head));
     grid.style.setProperty("--shape", this.columns / this.rows);
@@ -262,7 +262,7 @@ class Picture {
 
   #check() {
     this.result = h("div", { id: "deleted", "aria-live": "polite" });
-    const curve = h("button", { type: "button", id: "deletion", disabled: !this.page.source.live, onclick: () => this.#deletion(curve) }, "Deletion curve");
+    const curve = h("button", { id: "deletion", disabled: !this.page.source.live, onclick: () => this.#deletion(curve) }, "Deletion curve");
     return h("section", { class: "check", "aria-label": "Does it matter?" }, h("h3", {}, "Do these patches matter for the answer?"),
       h("div", { class: "bar" }, curve), this.result);
   }

@@ -1,6 +1,6 @@
 // The output of each layer: a grid of layers by tokens, and one cell in detail.
 
-import { TURNS, bound, choices, clean, h, meter, number, short, token } from "../dom.js";
+import { TURNS, bound, choices, clean, h, meter, number, short, soft, token } from "../dom.js";
 import { colour, inkOn, legend } from "../heat.js";
 import { Tip } from "../tip.js";
 
@@ -55,7 +55,7 @@ class Grid {
       if (!cell) { this.tip.hide(); return; }
       if (cell[0] !== this.at[0] || cell[1] !== this.at[1]) this.#move(...cell, false);
       const layer = found.layers[cell[0]], id = layer.tokens[cell[1]][0];
-      this.tip.at(event.clientX, event.clientY, h("b", {}, token(this.text(id))), " ", h("b", { class: "number", "data-value": layer.chances[cell[1]][0] }, number(layer.chances[cell[1]][0], 6)), h("span", { class: "soft" }, ` ${this.layer(cell[0])}`));
+      this.tip.at(event.clientX, event.clientY, h("b", {}, token(this.text(id))), " ", h("b", { class: "number", "data-value": layer.chances[cell[1]][0] }, number(layer.chances[cell[1]][0], 6)), soft(` ${this.layer(cell[0])}`));
     });
     this.box.addEventListener("pointerleave", () => this.tip.hide());
     new ResizeObserver(() => this.#window()).observe(this.box);
@@ -120,13 +120,13 @@ class Grid {
 
   #describe() {
     const { found, at: [i, t] } = this, layer = found.layers[i], id = found.final[t], actual = found.actual[t];
-    const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), h("span", { class: "soft" }, ` at ${t}`)] : [];
+    const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), soft(` at ${t}`)] : [];
     const guesses = layer.tokens[t].map((each, k) => h("tr", {}, h("td", {}, token(short(this.text(each), 32))), h("td", {}, meter(layer.chances[t][k])), h("td", { class: "number", "data-value": layer.chances[t][k] }, number(layer.chances[t][k], 6))));
-    const fact = (name, what, chance, rank) => [h("dt", {}, name), h("dd", { "data-fact": name }, h("b", {}, token(short(this.text(what), 32))), " ", h("span", { class: "number", "data-value": chance }, number(chance, 6)), h("span", { class: "soft" }, `, rank ${rank + 1} of ${found.choices}`))];
+    const fact = (name, what, chance, rank) => [h("dt", {}, name), h("dd", { "data-fact": name }, h("b", {}, token(short(this.text(what), 32))), " ", h("span", { class: "number", "data-value": chance }, number(chance, 6)), soft(`, rank ${rank + 1} of ${found.choices}`))];
     const facts = h("dl", { class: "facts-list" }, ...fact("Model's answer", id, layer.final_chance[t], layer.final_rank[t]),
       ...(actual === null ? [] : fact(found.output === "output" ? "Actual next token" : "Actual token", actual, layer.actual_chance[t], layer.actual_rank[t])),
-      h("dt", {}, "Entropy"), h("dd", { "data-fact": "Entropy" }, h("span", { class: "number", "data-value": layer.entropy[t] }, number(layer.entropy[t])), h("span", { class: "soft" }, ` nats, of ${number(Math.log(found.choices), 2)} at the most`)),
-      h("dt", {}, "First layer with this answer"), h("dd", {}, this.layer(found.first[t]).replace(", output", ""), found.settled[t] === found.first[t] ? h("span", { class: "soft" }, ", and it stays") : h("span", { class: "soft" }, `; it stays from ${this.layer(found.settled[t]).replace(", output", "").toLowerCase()}`)));
+      h("dt", {}, "Entropy"), h("dd", { "data-fact": "Entropy" }, h("span", { class: "number", "data-value": layer.entropy[t] }, number(layer.entropy[t])), soft(` nats, of ${number(Math.log(found.choices), 2)} at the most`)),
+      h("dt", {}, "First layer with this answer"), h("dd", {}, this.layer(found.first[t]).replace(", output", ""), found.settled[t] === found.first[t] ? soft(", and it stays") : soft(`; it stays from ${this.layer(found.settled[t]).replace(", output", "").toLowerCase()}`)));
     const path = found.layers.map((each, k) => h("tr", { class: k === i ? "here" : "" }, h("th", { scope: "row" }, this.layer(k)), h("td", {}, meter(each.final_chance[t])), h("td", { class: "number" }, number(each.final_chance[t], 4)), h("td", { class: "number soft" }, `rank ${each.final_rank[t] + 1}`)));
     this.caption.replaceChildren(
       h("section", {}, h("h2", {}, this.layer(i), ...where), h("table", { "aria-label": "Most probable" }, h("tbody", {}, ...guesses)), facts),

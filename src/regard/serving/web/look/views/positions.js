@@ -1,6 +1,6 @@
 // Positions: their vectors, the similarity of these, and scores by distance.
 
-import { choices, h, number } from "../dom.js";
+import { choices, h, number, soft } from "../dom.js";
 import { field, rangeOf } from "../field.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
@@ -128,6 +128,7 @@ class Positions {
       encodings: (holder, room) => this.#encodings(holder, room),
       similarity: (holder, room) => (given.grid ? this.#grid(holder, room) : this.#similarity(holder, room, measure)),
       near: (holder, room) => this.#near(holder, room, given),
+      waves: (holder, room) => this.#waves(holder, room, given),
     });
     const pick = this.dots ? choices("Measure", [["cosine", "Cosine"], ["dot", "Dot product"]], measure, (value) => {
       page.set({ measure: value === "cosine" ? null : value });
@@ -136,7 +137,7 @@ class Positions {
     }) : null;
     const title = this.angles ? `Sine and cosine of each angle, by ${given.grid ? "patch" : far}` : `The vector of each ${given.grid ? "patch" : far}`;
     return [h("div", { class: "pair" }, this.#holder("encodings", title), this.#holder("similarity", given.grid ? "Similarity to one patch" : `Similarity of ${far}s`, pick)),
-      this.#holder("near", "Similarity by distance")];
+      h("div", { class: "pair waves" }, this.#holder("waves", "Some channels, as curves"), this.#holder("near", "Similarity by distance"))];
   }
 
   // All sines before all cosines, which is easier to read than in turn.
@@ -165,13 +166,13 @@ class Positions {
     const pair = halves ? channel % half : channel >> 1, name = (halves ? channel >= half : channel % 2) ? "cos" : "sin";
     const angle = place / base ** ((2 * pair) / width);
     this.say([`PE(${number(place, 0)}, ${channel}) = ${name}(${number(place, 0)} / ${base}`, h("sup", {}, `${2 * pair}/${width}`), `) = ${name}(${number(angle, 4)})`], value,
-      h("span", { class: "soft" }, ` · this channel repeats after ${Number((2 * Math.PI * base ** ((2 * pair) / width)).toPrecision(4)).toLocaleString("en")} places`));
+      soft(` · this channel repeats after ${Number((2 * Math.PI * base ** ((2 * pair) / width)).toPrecision(4)).toLocaleString("en")} places`));
   }
 
   #angle(row, channel) {
     if (!this.angles) return [];
     const angle = this.angles.data[row * this.angles.shape[1] + (channel >> 1)];
-    return [h("span", { class: "soft" }, ` · turned by ${number(angle, 4)} radians`)];
+    return [soft(` · turned by ${number(angle, 4)} radians`)];
   }
 
   #similarity(holder, room, measure) {
@@ -182,7 +183,7 @@ class Positions {
         const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE", [one, two] = [row, column].map((each) => number(each + first, 0));
         const other = measure === "dot" ? ["cosine ", this.cosines.data[at]] : ["dot product ", this.dots.data[at]];
         this.say([measure === "dot" ? `${name}(${one}) · ${name}(${two})` : `cos(${name}(${one}), ${name}(${two}))`], data[at],
-          h("span", { class: "soft" }, ` · ${other[0]}`), h("span", { class: "number", "data-other": other[1] }, number(other[1], 6)), h("span", { class: "soft" }, ` · ${Math.abs(row - column)} apart`));
+          soft(` · ${other[0]}`), h("span", { class: "number", "data-other": other[1] }, number(other[1], 6)), soft(` · ${Math.abs(row - column)} apart`));
       } });
     holder.replaceChildren(made.element);
   }
@@ -212,6 +213,15 @@ class Positions {
       band: spread ? { low: least, high: most, name: "least to most" } : null }));
   }
 
+  // Channels of different wavelengths, position by position.
+  #waves(holder, room, given) {
+    const { shape: [places, width], data } = this.matrix, x = Array.from({ length: places }, (_, i) => i + given.first);
+    const step = given.order === "halves" ? 1 : 2, pairs = [0, 1, 2, 3].map((i) => step * Math.floor((i * width) / 16));
+    const series = [...new Set(pairs)].map((channel, i) => (
+      { name: `channel ${channel}`, kind: `c${i}`, values: x.map((_, place) => data[place * width + channel]) }));
+    holder.replaceChildren(lines({ id: "waves", label: "Some channels", x, room, across: given.grid ? "patch" : "position", series }));
+  }
+
   // ------------------------------------------------------------------------------------------------------------ scores
 
   #scores(found) {
@@ -221,7 +231,7 @@ class Positions {
       scores: (holder, room) => holder.replaceChildren(this.field({ id: "scores", label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data, range: rangeOf(values.data),
         room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [0, distances[0]], axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
         read: ([head, at]) => this.say([`${name(head)}, key ${apart(distances[at])}: added to the score`], values.data[head * count + at],
-          h("span", { class: "soft" }, ` · its weight is multiplied by ${number(Math.exp(values.data[head * count + at]), 4)}, all else equal`)) }).element),
+          soft(` · its weight is multiplied by ${number(Math.exp(values.data[head * count + at]), 4)}, all else equal`)) }).element),
       curves: (holder, room) => holder.replaceChildren(lines({ id: "curves", label: "Score by distance", x: distances, room, across: "how far the key lies before its query",
         series: Array.from({ length: Math.min(heads, 14) }, (_, head) => ({ name: name(head), kind: `c${head % 7}${head > 6 ? " dashed" : ""}`, values: [...values.data.subarray(head * count, (head + 1) * count)] })) })) });
     return [h("div", { class: "pair" }, this.#holder("scores", "Added to scores, by distance"), this.#holder("curves", heads > 14 ? "The same, of the first 14 heads" : "The same, as curves"))];

@@ -1,7 +1,7 @@
 // One training step on the input: teacher forcing next to inference, the loss of each token, the gradient of each part,
 // and updates of a copy of the model.
 
-import { choices, clean, h, meter, number, picker, region, short, table, token } from "../dom.js";
+import { choices, clean, h, meter, number, picker, region, short, soft, table, token } from "../dom.js";
 import { maskOf } from "../heat.js";
 import { lines } from "../lines.js";
 import { once } from "../packed.js";
@@ -21,9 +21,9 @@ export async function show(root, page) {
   const found = await once(page, "training", { run: run.run, steps, optimizer, rate, masked, answer: state.answer === undefined ? null : Number(state.answer) });
   if (!root.isConnected) return;
   const { losses, rows, free } = found, live = source.live, after = steps > 0, stack = Object.keys(run.sides).at(-1), writes = about.translates || stack === "decoder";
-  const go = (to, text, id) => h("button", { type: "button", id, class: id === "step" ? "main" : null, disabled: to === steps || to > MOST || (!live && to > 1), onclick: () => page.again({ steps: to || null }, `#${id}`) }, text);
+  const go = (to, text, id) => h("button", { id, class: id === "step" ? "main" : null, disabled: to === steps || to > MOST || (!live && to > 1), onclick: () => page.again({ steps: to || null }, `#${id}`) }, text);
   const told = after ? [h("b", { class: "number", "data-loss": losses[0] }, number(losses[0])), " → ", h("b", { class: "number", "data-loss": losses[steps] }, number(losses[steps])), ` after ${steps} step${steps > 1 ? "s" : ""}`,
-    steps > 1 ? "" : h("span", { class: "soft" }, "; the gradient predicts ", h("span", { "data-expected": found.expected }, number(losses[0] + found.expected)))] : [h("b", { class: "number", "data-loss": losses[0] }, number(losses[0]))];
+    steps > 1 ? "" : soft("; the gradient predicts ", h("span", { "data-expected": found.expected }, number(losses[0] + found.expected)))] : [h("b", { class: "number", "data-loss": losses[0] }, number(losses[0]))];
   root.append(h("div", { class: "bar" }, go(steps + 1, "One step", "step"), go(0, "Back to the model", "reset"),
     choices("Optimizer", [["sgd", "SGD"], ["adamw", "AdamW"]], optimizer, (value) => live && page.again({ optimizer: value }, '[aria-label="Optimizer"] [aria-checked=true]')),
     h("label", { class: "given hint" }, "Learning rate", picker("Learning rate", RATES.map((each) => [each, each]), String(rate), (value) => page.again({ rate: value }, '[aria-label="Learning rate"]'))),
@@ -51,7 +51,7 @@ function losses({ before, after }, both) {
 
 function guess({ before, after, id }, both) {
   const last = both ? after : before;
-  return h("td", { class: last.id === id ? "" : "wrong" }, token(last.guess), h("span", { class: "soft" }, ` ${number(last.chance, 2)}`));
+  return h("td", { class: last.id === id ? "" : "wrong" }, token(last.guess), soft(` ${number(last.chance, 2)}`));
 }
 
 function forced({ rows, free }, side, both) {
@@ -59,7 +59,7 @@ function forced({ rows, free }, side, both) {
   const body = rows.map((row) => {
     const own = free[row.place], before = free[row.place - 1], astray = row.place === first;
     return h("tr", { "data-place": row.place }, h("th", { scope: "row" }, token(side.tokens[row.place].text)), h("td", {}, token(row.truth)), guess(row, both), ...losses(row, both),
-      h("td", { class: "own" }, row.place === 0 ? token(side.tokens[0].text) : before ? token(before.text) : ""), h("td", { class: astray ? "wrong" : "" }, own ? [token(own.text), h("span", { class: "soft" }, ` ${number(own.chance, 2)}`)] : ""));
+      h("td", { class: "own" }, row.place === 0 ? token(side.tokens[0].text) : before ? token(before.text) : ""), h("td", { class: astray ? "wrong" : "" }, own ? [token(own.text), soft(` ${number(own.chance, 2)}`)] : ""));
   });
   const made = table(["reads", "must predict", "predicts", "loss", "", h("th", { scope: "col", class: "own" }, "reads"), "writes"], body);
   made.tHead.prepend(h("tr", {}, h("th", { scope: "colgroup", colspan: 5 }, "Training: teacher forcing"), h("th", { scope: "colgroup", colspan: 2, class: "own" }, "Inference")));
@@ -69,7 +69,7 @@ function forced({ rows, free }, side, both) {
 function hidden({ rows }, tokens, both, choose) {
   const at = new Map(rows.map((row) => [row.place, row]));
   return table(["token", "reads", "predicts", "loss", ""], tokens.map(({ text, span }, i) => {
-    const row = at.get(i), button = h("button", { type: "button", "aria-pressed": Boolean(row), disabled: !span[1], onclick: () => choose(row ? [...at.keys()].filter((place) => place !== i) : [...at.keys(), i]) }, row ? "hidden" : "shown");
+    const row = at.get(i), button = h("button", { "aria-pressed": Boolean(row), disabled: !span[1], onclick: () => choose(row ? [...at.keys()].filter((place) => place !== i) : [...at.keys(), i]) }, row ? "hidden" : "shown");
     return h("tr", { "data-place": i }, h("th", { scope: "row" }, token(text)), h("td", {}, button), ...(row ? [guess(row, both), ...losses(row, both)] : [h("td"), h("td"), h("td")]));
   }));
 }

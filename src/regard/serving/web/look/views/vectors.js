@@ -1,6 +1,6 @@
 // Words of several sentences on a plane, and their cosines by layer.
 
-import { choices, clean, h, number, picker, svg, table, token } from "../dom.js";
+import { choices, clean, h, number, picker, soft, svg, table, token } from "../dom.js";
 import { signed } from "../effect.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
@@ -84,11 +84,20 @@ class Vectors {
         page.set({ analogy: [a, b, c].map((field) => field.value.trim()).join(",") });
         const found = await once(page, "analogy", { a: a.value, b: b.value, c: c.value });
         page.say("");
-        out.replaceChildren(rows(`nearest to ${clean(c.value)} − ${clean(a.value)} + ${clean(b.value)}`, found.analogy), rows(`nearest to ${clean(c.value)} alone`, found.neighbours));
+        out.replaceChildren(rows(`nearest to ${clean(c.value)} − ${clean(a.value)} + ${clean(b.value)}`, found.analogy), rows(`nearest to ${clean(c.value)} alone`, found.neighbours), h("div", { class: "plane" }));
+        this.#plane(out.lastChild, [a.value, b.value, c.value, found.analogy[0]?.[0]], found.plane);
       } catch (error) { page.say(error.message, true); }
     };
     this.analogy.replaceChildren(h("h2", {}, "Analogies of static vectors"), h("form", { class: "bar", onsubmit: ask }, c, "−", a, "+", b, h("button", { class: "main", type: "submit", disabled: off }, "Nearest words"), h("span", { class: "hint" }, "Embeddings of the vocabulary, by cosine; the words and their parts are left out. Compare with the right column.")), out);
     if (page.state.analogy && !off) await ask();
+  }
+
+  // The four words of an analogy: two arrows that should be parallel.
+  #plane(holder, names, points) {
+    const spot = (i, from) => ({ x: points[i][0], y: points[i][1], from: from === undefined ? null : points[from], kind: i < 2 ? "c0" : "c1", shape: 0, label: names[i], caption: names[i] });
+    const spots = [spot(0), spot(2), spot(1, 0), ...(points[3] ? [spot(3, 2)] : [])];
+    const axes = ["first direction of these words", "second direction"];
+    holder.append(new Scatter(spots, { room: Math.min(Math.max(holder.clientWidth, 260), 560), tall: 320, label: "The words of the analogy", axes, read: () => {} }).element);
   }
 
   get chart() { return this.found.charts[this.chosen]; }
@@ -180,7 +189,7 @@ class Vectors {
       h("td", { class: "number", "data-other": other, "data-value": this.cosine(word, other) }, number(this.cosine(word, other), 6)),
       h("td", { class: "number" }, chance === undefined ? "" : signed(this.cosine(word, other) - chance))));
     this.readout.replaceChildren(
-      h("p", {}, h("b", { "data-word": word }, token(text)), ` in sentence ${sentence + 1}`, tokens.length > 1 ? h("span", { class: "soft" }, ` (mean of ${tokens.length} tokens)`) : "", ", at ",
+      h("p", {}, h("b", { "data-word": word }, token(text)), ` in sentence ${sentence + 1}`, tokens.length > 1 ? soft(` (mean of ${tokens.length} tokens)`) : "", ", at ",
         h("span", { class: "number", "data-x": spot.x, "data-y": spot.y }, `${number(spot.x, 4)}, ${number(spot.y, 4)}`)),
       table(["nearest", "in", "cosine", "above random"], rows));
   }

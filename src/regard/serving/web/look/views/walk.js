@@ -1,67 +1,13 @@
 // The path of one input through a layer, step by step: formula, operands and result as tiles, and the scores of one
 // query against every key.
 
-import { clean, counted, h, meter, number, opening, picker, raised, region, short, table, token } from "../dom.js";
-import { leaves, written } from "../formulas.js";
+import { clean, counted, h, meter, number, opening, picker, raised, region, short, soft, table, token } from "../dom.js";
+import { joints, leaves, seconds, written } from "../formulas.js";
 import { unpacked } from "../packed.js";
 import { tiles } from "../tiles.js";
 import { Tip } from "../tip.js";
 
 const ROWS = 48; // tokens in an answer
-// Kind of a step: [title, symbol of its result, sentence].
-const KINDS = {
-  text: ["Text", "", "The input as it was written."],
-  tokens: ["Tokens", "", "The tokenizer cuts the text into tokens. ␣ is a space."],
-  ids: ["Ids", "", "Each token has a number in the vocabulary."],
-  patches: ["Patches", "p", "The image is cut into patches; each is a row of numbers."],
-  embeddings: ["Embeddings", "e", "The row of the embedding matrix for each id."],
-  "patch-embeddings": ["Embeddings", "e", "A linear map of each patch. A class token c, if there is one, comes first."],
-  segments: ["Segments", "s", "One learned vector for each segment. A single text is segment 0."],
-  positions: ["Positions", "p", "Added to each embedding, so that the model knows the order. Positions are counted from 0."],
-  sum: ["Residual stream", "x", "The sum. Positions that are not added here enter in the attention, if there are any."],
-  norm: ["Norm", "x̂", "Each token by itself: its channels are normed, then scaled by learned factors."],
-  project: ["Projection", "x", "From the size of the embeddings to the width of the model."],
-  earlier: ["Earlier layers", "x", "The layers before this one have the same steps, with other weights."],
-  memory: ["Memory", "m", "The output of the encoder. Keys and values come from it; choose the encoder to see its steps."],
-  q: ["Queries", "Q", "What each token asks for."],
-  k: ["Keys", "K", "What each token can be found by."],
-  v: ["Values", "V", "What each token passes on."],
-  "q-norm": ["Queries, normed", "Q", "Over the channels of the head."],
-  "k-norm": ["Keys, normed", "K", "Over the channels of the head."],
-  "q-rotated": ["Queries, rotated", "Q", "Pairs of channels are turned by an angle that grows with the position."],
-  "k-rotated": ["Keys, rotated", "K", "Pairs of channels are turned by an angle that grows with the position."],
-  "q-columns": ["Queries of the head", "Q", "The norm is over all heads; from here on one head is shown."],
-  "k-columns": ["Keys of the head", "K", "The norm is over all heads; from here on one head is shown."],
-  "q-given": ["Queries", "Q", "What each token asks for, from a small vector of each token (latent attention)."],
-  "k-given": ["Keys", "K", "What each token can be found by, from a small vector of each token and a rotated key that all heads share."],
-  "v-given": ["Values", "V", "What each token passes on, from the same small vector."],
-  router: ["Router", "s", "The score of each expert. Each token goes through the few experts with the best scores."],
-  product: ["Query · key", "S", "How well each query fits each key: one dot product for each pair."],
-  scale: ["Scale", "S", "Scores of wide heads would be large, and the softmax would saturate."],
-  cap: ["Soft cap", "S", "Scores are limited smoothly."],
-  alibi: ["Position bias", "S", "ALiBi: a penalty for each position of distance."],
-  bias: ["Position bias", "S", "A learned score for the distance of query and key, by buckets (T5)."],
-  relative: ["Position bias", "S", "The query meets the encoded distance of each key (Transformer-XL)."],
-  mask: ["Mask", "S", "A masked pair gets −∞, so its weight will be 0."],
-  softmax: ["Softmax", "A", "Each row becomes a distribution: how much each query takes from each key. Checked with the output of the attention kernel."],
-  head: ["Output of the head", "head", "For each query, the mean of the values, weighted by its row of A."],
-  concat: ["Heads side by side", "c", "The outputs of all heads in one row."],
-  out: ["Output projection", "y", "One matrix mixes the heads."],
-  "layer-scale": ["Layer scale", "y", "A learned factor for each channel."],
-  add: ["Add", "x", "The output is added to the residual stream: a running sum that every layer reads and adds to."],
-  hidden: ["Hidden layer", "h", "Each token by itself: a wider layer with an activation."],
-  "feed-forward": ["Feed-forward", "y", "Back to the width of the model."],
-  later: ["Later layers", "x", "The layers after this one have the same steps, with other weights."],
-  "final-norm": ["Final norm", "z", "The norm after the last layer."],
-  "stack-out": ["Output of the stack", "z", "The residual stream after the last layer."],
-  logits: ["Logits", "ℓ", "A score for each token of the vocabulary. With E it is the product with the token's embedding."],
-  "class-logits": ["Logits", "ℓ", "A score for each class."],
-  "head-dense": ["Head: dense", "d", "The head for masked tokens has a layer of its own."],
-  "head-norm": ["Head: norm", "d", "Its output is normed."],
-  pool: ["Pooling", "g", "One vector for the whole input."],
-  pooler: ["Pooler", "g", "A layer with an activation."],
-  answer: ["Probabilities", "P", "The most probable answers."],
-};
 const SCORES = ["product", "scale", "cap", "alibi", "bias", "relative", "mask", "softmax"];
 
 export function trust({ run }) {
@@ -70,6 +16,13 @@ export function trust({ run }) {
 
 export async function show(root, page) {
   await new Walk(root, page).draw();
+}
+
+// A matrix with its rows as columns: Kᵀ.
+function turned(each) {
+  const [high, wide] = each.tile.shape, data = new Float32Array(high * wide);
+  for (let i = 0; i < high; i++) for (let j = 0; j < wide; j++) data[j * high + i] = each.tile.data[i * wide + j];
+  return { ...each, symbol: `${each.symbol}ᵀ`, shape: [...each.shape].reverse(), tile: { shape: [wide, high], data }, names: null, keys: each.names, first: 0 };
 }
 
 class Walk {
@@ -91,8 +44,8 @@ class Walk {
 
   async draw() {
     const { page, root } = this, again = (changes, label) => page.again(changes, `select[aria-label="${label}"]`);
-    const stacks = Object.keys(page.run.sides), back = h("button", { type: "button", disabled: true, onclick: () => this.go(this.at - 1) }, "← Back");
-    const on = h("button", { type: "button", class: "main", disabled: true, onclick: () => this.go(this.at + 1) }, "Next →");
+    const stacks = Object.keys(page.run.sides), back = h("button", { disabled: true, onclick: () => this.go(this.at - 1) }, "← Back");
+    const on = h("button", { class: "main", disabled: true, onclick: () => this.go(this.at + 1) }, "Next →");
     Object.assign(this, { back, on });
     const words = this.tokens.map((each, i) => [i, `${i}: ${short(each.text, 18)}`]);
     root.append(h("div", { class: "bar" },
@@ -105,7 +58,7 @@ class Walk {
     const values = Object.fromEntries(this.steps.filter((step) => step.value).map((step) => [step.name, step.value]));
     for (const value of Object.values(values)) value.tile = unpacked(value.tile);
     for (const { operands } of this.steps) for (const each of Object.values(operands)) each.tile = each.tile ? unpacked(each.tile) : values[each.name].tile;
-    this.buttons = this.steps.map((step, i) => h("button", { type: "button", tabindex: -1, "data-step": step.name, onclick: () => this.go(i) }, this.kind(step)[0]));
+    this.buttons = this.steps.map((step, i) => h("button", { tabindex: -1, "data-step": step.name, onclick: () => this.go(i) }, step.title));
     this.panel = h("div", { class: "panel", "aria-live": "polite" });
     this.tip = new Tip(root);
     const parts = [...new Set(this.steps.map((step) => step.part))];
@@ -126,12 +79,9 @@ class Walk {
     root.dataset.ready = "true";
   }
 
-  // Title, symbol and sentence of a step. Of a module that is not known here: its name.
-  kind(step) { return KINDS[step.kind] ?? [step.kind, "y", `The output of ${step.kind}, as the model computes it.`]; }
-
   go(to, focus = true) {
     this.at = Math.min(Math.max(to, 0), this.steps.length - 1);
-    this.page.set({ step: this.steps[this.at].name });
+    if (focus) this.page.set({ step: this.steps[this.at].name }); // an address may name a kind of step
     this.buttons.forEach((button, i) => {
       if (i === this.at) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");
       button.tabIndex = i === this.at ? 0 : -1;
@@ -146,18 +96,18 @@ class Walk {
   }
 
   formula(step) {
-    const [, symbol] = this.kind(step);
-    if (step.tree) return `${symbol} = ${written(step.tree, step.operands)}`;
+    const { symbol } = step;
+    // x ← x + y: the new value has the symbol of an operand.
+    if (step.tree) return `${symbol} ${leaves(step.tree).includes(symbol) ? "←" : "="} ${written(step.tree, step.operands)}`;
     const layers = { earlier: `x = layer ${this.layer - 1}( … )`, later: `x = layer ${this.layers - 1}( … )`, tokens: "text → t₀ … tₙ", ids: "tᵢ → idᵢ", patches: "image → p₀ … pₙ", memory: "m = encoder(source)" };
     return layers[step.kind] ?? (step.value ? `${symbol} = ${step.kind}(x)` : "“…”");
   }
 
   #describe(step) {
-    const [title, symbol, text] = this.kind(step), word = this.tokens[this.query].text;
+    const { title, symbol, text } = step, word = this.tokens[this.query].text;
     const scope = ["q", "k", "v", "softmax", "head"].includes(step.kind) ? ` · layer ${this.layer}, head ${this.head}` : "";
-    const parts = [h("h2", {}, title, h("span", { class: "soft" }, scope)), h("p", { class: "formula" }, ...raised(this.formula(step))), h("p", {}, text, ...this.#more(step))];
-    if (step.words && step.kind !== "answer") parts.push(this.#words(step));
-    const drawn = [];
+    const parts = [h("h2", {}, title, soft(scope)), h("p", { class: "formula" }, ...raised(this.formula(step))), h("p", {}, text, ...this.#more(step))];
+    const drawn = step.words && step.kind !== "answer" ? [this.#words(step)] : [];
     if (step.kind === "answer") drawn.push(this.#answers(step));
     if (step.value) drawn.push(this.#equation(step, symbol));
     if (SCORES.includes(step.kind)) drawn.push(this.#scores(step, word));
@@ -182,23 +132,54 @@ class Walk {
 
   #size(step) { return step.value.shape[1] / this.heads; }
 
-  #row(step, each) { return each.shape.length > 1 && each.shape[0] === step.value.shape[0] ? this.query - (step.value.first ?? 0) : undefined; }
-
   // Operands and result as tiles, with a sign between them.
   #equation(step, symbol) {
-    const shown = leaves(step.tree ?? "").filter((name) => step.operands[name]?.shape.length);
-    const rows = step.rows, tile = (name, each, label, keys, names) => {
-      const [high, wide] = each.tile.shape.length > 1 ? each.tile.shape : [1, each.tile.shape[0]];
-      const limit = Math.min(high, 14), from = Math.min(Math.max((this.#row(step, each) ?? 0) - 7, 0), high - limit), across = Math.min(wide, keys?.length ? 32 : shown.length > 2 ? 12 : 20);
-      const data = new Float32Array(limit * across);
-      for (let i = 0; i < limit; i++) for (let j = 0; j < across; j++) data[i * across + j] = each.tile.data[(from + i) * wide + j];
-      const row = this.#row(step, each);
-      return tiles({ symbol: name, shape: each.shape, data, rows: limit, columns: across, first: (each.first ?? 0) + from, names: names?.slice(from), keys, row: row === undefined ? undefined : row - from, tip: this.tip, label });
-    };
-    const parts = shown.map((name) => tile(name, step.operands[name], `Operand ${name}`, null, this.#row(step, step.operands[name]) === undefined ? null : rows));
-    const result = tile(symbol || "x", step.value, this.kind(step)[0], step.columns, rows);
-    result.classList.add("result");
-    return h("div", { class: "equation" }, ...parts.flatMap((part, i) => (i ? [h("span", { class: "sign", "aria-hidden": "true" }, ","), part] : [part])), parts.length ? h("span", { class: "sign", "aria-hidden": "true" }, "→") : null, result);
+    const signs = joints(step.tree ?? ""), second = seconds(step.tree ?? "");
+    let shown = leaves(step.tree ?? "").filter((name) => step.operands[name]?.shape.length);
+    if (shown.length > 8) shown = [...shown.slice(0, 6), shown.at(-1)];
+    const matrices = shown.map((name) => this.#matrix(step, name, second.get(name)));
+    const own = { ...step.value, symbol: symbol || "x", names: step.rows, keys: step.columns.length ? step.columns : null };
+    matrices.push({ ...own, row: this.#place(step.rows, step.value.first), label: step.title });
+    const scores = SCORES.includes(step.kind), cell = document.body.classList.contains("lecture") && !scores ? 17 : 14;
+    const most = step.kind === "product" ? 10 : scores ? 14 : 16, many = matrices.length > 5, broad = matrices.filter((each) => !each.written).length;
+    const labels = matrices.map((each, i) => [each.names && (!i || (!scores && (i === shown.length || each.at))), each.keys && scores]);
+    const room = (this.panel.clientWidth || 800) - 72 * labels.filter(([rows]) => rows).length - (many ? 14 : 34) * matrices.length;
+    const fits = Math.floor((room - (scores && broad < 3 ? 430 : 0)) / broad / cell);
+    const across = Math.min(Math.max(fits, 5), scores ? (broad > 2 ? 12 : 16) : 24);
+    const parts = matrices.map((each, i) => this.#tile(each, most, across, cell, labels[i]));
+    parts.at(-1).classList.add("result");
+    const sign = (i) => h("span", { class: "sign", "aria-hidden": "true" }, i === shown.length ? "→" : signs[shown[i]] ?? ",");
+    return h("div", { class: `equation${many ? " many" : ""}` }, ...parts.flatMap((part, i) => (i ? [sign(i), part] : [part])));
+  }
+
+  // The row of the chosen token among these names, if they are the tokens of this stack.
+  #place(names, first = 0) {
+    return names.every((name, i) => name === this.tokens[first + i]?.text) ? this.query - first : undefined;
+  }
+
+  // An operand as a matrix with names. The second factor of a product has no row of its own for the chosen token.
+  #matrix(step, symbol, second) {
+    const each = step.operands[symbol], from = this.steps.find((other) => other.name === each.name && other.value);
+    const first = from?.value.first ?? each.first ?? 0, found = { ...each, symbol, first, label: `Operand ${symbol}` };
+    if (each.at) return { ...found, names: each.at.map(String), row: each.places[this.query - step.value.first] };
+    if (from || each.first !== undefined) found.names = from?.rows ?? step.rows;
+    if (from?.columns.length) found.keys = from.columns;
+    if (found.names && !second) found.row = this.#place(found.names, first);
+    if (each.shape.length === 1 && found.names) return { ...found, written: true };
+    return second === "dot" ? turned(found) : found;
+  }
+
+  // The part of a matrix around the chosen token.
+  #tile(each, most, across, cell, labelled) {
+    const [high, wide] = each.tile.shape.length > 1 ? each.tile.shape : each.written ? [each.tile.shape[0], 1] : [1, each.tile.shape[0]];
+    const rows = Math.min(high, most), columns = Math.min(wide, across), data = new Float32Array(rows * columns);
+    const from = Math.min(Math.max((each.row ?? 0) - Math.floor(rows / 2), 0), high - rows);
+    const own = each.keys && this.#place(each.keys) !== undefined ? this.query : 0;
+    const left = Math.min(Math.max(own - Math.floor(columns / 2), 0), wide - columns);
+    for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) data[i * columns + j] = each.tile.data[(from + i) * wide + left + j];
+    return tiles({ ...each, data, rows, columns, first: (each.first ?? 0) + from, cell, labelled, tip: this.tip,
+      names: each.names?.slice(from, from + rows), keys: each.keys?.slice(left, left + columns),
+      row: each.row === undefined ? undefined : each.row - from });
   }
 
   // One query against every key: each step of the scores so far, and the weights as bars.
@@ -208,12 +189,12 @@ class Walk {
     const cells = kinds.map((each) => { const wide = each.value.tile.shape[1]; return each.value.tile.data.subarray(row * wide, (row + 1) * wide); });
     const long = keys.length > 11, order = keys.map((_, k) => k); // in a long list, the largest are visible without scrolling
     if (long) order.sort((one, two) => cells[now][two] - cells[now][one] || one - two);
-    const body = order.map((k) => h("tr", { "data-key": k }, h("th", { scope: "row" }, token(short(keys[k], 18)), h("span", { class: "soft" }, ` ${k}`)), ...kinds.map((each, i) => {
+    const body = order.map((k) => h("tr", { "data-key": k }, h("th", { scope: "row" }, token(short(keys[k], 18)), soft(` ${k}`)), ...kinds.map((each, i) => {
       const value = cells[i][k], told = i <= now ? (Number.isFinite(value) ? number(value, 4) : "−∞") : "";
       if (each.kind !== "softmax" || i > now) return h("td", { class: `number${i === now ? " now" : ""}`, "data-value": i <= now ? value : null }, told);
       return h("td", { class: "number now", "data-value": value }, meter(value), told);
     })));
-    const names = kinds.map((each) => ({ product: "q · k", scale: written(["over", "S", "√dₖ"], each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled", softmax: "softmax" }[each.kind] ?? KINDS[each.kind][0].toLowerCase()));
+    const names = kinds.map((each) => ({ product: "q · k", scale: written(["over", "S", "√dₖ"], each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled", softmax: "softmax" }[each.kind] ?? each.title.toLowerCase()));
     return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`), table([long ? "key, best first" : "key", ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name))], body, "Scores of the chosen token"));
   }
 
@@ -249,6 +230,6 @@ class Walk {
 
   #words(step) {
     const wide = 200, rows = step.words.map((row) => h("tr", {}, ...row.slice(0, wide).map((text, i) => h("td", { class: row.length > 1 && i === this.query ? "now" : "" }, token(text)))));
-    return region(clean(this.kind(step)[0]), h("table", {}, h("tbody", {}, ...rows)), "corner words");
+    return region(clean(step.title), h("table", {}, h("tbody", {}, ...rows)), "corner words");
   }
 }

@@ -1,6 +1,6 @@
 // The sentence as text, with lines from a chosen word to the words that it attends to.
 
-import { choices, clean, content, counted, h, number, opening, picker, short, svg, token } from "../dom.js";
+import { choices, clean, content, counted, h, number, opening, picker, short, soft, svg, token } from "../dom.js";
 import { headName } from "../effect.js";
 import { Tensors } from "../tensors.js";
 import { Tip } from "../tip.js";
@@ -74,7 +74,7 @@ class Words {
       ...(page.about.attentions.length > 1 ? [picker("Attention", page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]), `${place.stack}.${place.kind}`, (at) => { page.set({ at, layer: null, head: null, from: null }); page.show(); })] : []),
       choices("Lines", [["one", "One head"], ["all", "All heads"], ["mean", "Their mean"]], mode, (chosen) => { this.#go({ mode: chosen }); this.bar.querySelector('[aria-checked="true"]').focus(); }),
       picker("Layer", counted(place.layers, "Layer"), this.layer, (chosen) => this.#go({ layer: Number(chosen) })), picker("Head", counted(place.heads, "Head"), this.head, (chosen) => this.#go({ head: Number(chosen), mode: "one" })),
-      h("button", { type: "button", id: "informative", disabled: layer === this.layer && head === this.head && mode === "one", onclick: () => this.#go({ layer, head, mode: "one" }) }, `Most informative: layer ${layer}, head ${head} (${value.toFixed(2)})`));
+      h("button", { id: "informative", disabled: layer === this.layer && head === this.head && mode === "one", onclick: () => this.#go({ layer, head, mode: "one" }) }, `Most informative: layer ${layer}, head ${head} (${value.toFixed(2)})`));
     this.#lines();
     this.#evidence();
   }
@@ -109,7 +109,7 @@ class Words {
 
   #tell(event, k) {
     const parts = this.drawn.map(([weights], n) => h("span", {}, this.drawn.length > 1 ? `${n}: ` : "", h("b", { class: "number", "data-value": weights[k] }, weights[k].toFixed(6)), " "));
-    this.tip.at(event.clientX, event.clientY, ...parts, h("span", { class: "soft" }, " from "), token(this.queries[this.word].text), h("span", { class: "soft" }, " to "), token(this.keys[k].text));
+    this.tip.at(event.clientX, event.clientY, ...parts, soft(" from "), token(this.queries[this.word].text), soft(" to "), token(this.keys[k].text));
   }
 
   // The words with the largest weights, and what silencing the head does next to random other heads.
@@ -127,9 +127,9 @@ class Words {
       if (turn !== this.turn || !this.root.isConnected) return;
       const [answer] = found.answers, figure = answer && answer.figures.divergence, random = answer && control.answers[answer.name]?.divergence;
       matter.replaceChildren(h("h3", {}, "Without this head"), answer ? h("p", {}, "The output changes by ", h("b", { class: "number", "data-effect": figure }, number(figure)), " nats (KL divergence, mean over the positions); without a random other head by ",
-        h("b", { class: "number", "data-random": random?.mean }, number(random?.mean)), h("span", { class: "soft" }, ` (${number(random?.least)} to ${number(random?.most)}, ${control.heads.length} draws).`)) : h("p", {}, "This model has no output to compare."),
+        h("b", { class: "number", "data-random": random?.mean }, number(random?.mean)), soft(` (${number(random?.least)} to ${number(random?.most)}, ${control.heads.length} draws).`)) : h("p", {}, "This model has no output to compare."),
       answer ? h("p", {}, figure > (random?.most ?? 0) ? "More than any of the random heads: it matters for this input." : "Not more than random heads: these lines alone prove nothing.") : "",
-      h("p", { class: "bar" }, h("button", { type: "button", onclick: () => page.open({ view: "heads", at: `${place.stack}.${place.kind}`, layer, head }) }, "Show as a map"), h("button", { type: "button", onclick: () => page.silence([...new Set([...page.ablated, id])]) }, `Silence ${headName(id)}`)));
+      h("p", { class: "bar" }, h("button", { onclick: () => page.open({ view: "heads", at: `${place.stack}.${place.kind}`, layer, head }) }, "Show as a map"), h("button", { onclick: () => page.silence([...new Set([...page.ablated, id])]) }, `Silence ${headName(id)}`)));
     } catch (error) { if (turn === this.turn) matter.replaceChildren(h("p", { class: "soft" }, clean(error.message))); }
   }
 }
