@@ -174,6 +174,13 @@ def test_timm(tmp_path: Path) -> None:
         ours = read_pretrained(tmp_path / f"timm{number}")
         found = ours.heads["classification"](ours(batch))
         torch.testing.assert_close(found, timm_forward(state, batch, 3), **CLOSE)
+    # timm builds a model from these, as found with timm 1.0.31: without them it refuses the last model above.
+    made = json.loads((tmp_path / "timm3" / "config.json").read_text())["model_args"]
+    assert (made["global_pool"], made["fc_norm"], made["class_token"], made["no_embed_class"]) == (
+        "avg",
+        *[False] * 2,
+        True,
+    )
     config = json.loads((tmp_path / "timm0" / "config.json").read_text())
     del config["model_args"]
     config["architecture"], config["pretrained_cfg"]["mean"] = "vit_tiny_patch4_8", [0.485, 0.456, 0.406]

@@ -401,9 +401,10 @@ class Timm(Vit):
         if settings.layer_scale is not None:
             made["init_values"] = settings.layer_scale
         if not _is_distilled(settings):
-            made |= {"class_token": settings.class_token, "reg_tokens": settings.registers}
+            learned = {"class_token": settings.class_token, "no_embed_class": not settings.class_token}
+            made |= {**learned, "reg_tokens": settings.registers}
         if pooling == "avg":
-            made["fc_norm"] = False
+            made |= {"global_pool": "avg", "fc_norm": False}
         shown = {"mean": list(settings.mean), "std": list(settings.deviation)}
         shown = {key: each * (settings.channels if len(each) == 1 else 1) for key, each in shown.items()}
         sizes = {"input_size": [settings.channels, *settings.image], **shown}
