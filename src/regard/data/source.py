@@ -16,15 +16,17 @@ from regard.data.images import read_idx, read_image_folder, read_npz
 from regard.data.settings import DataSettings, EmbeddedSettings, PairFilters, Pairs, Split, TextFilters
 from regard.errors import DataError
 
+READ_PAIRS = partial(readers.read_records, names=["source", "target"], make=Pair)
 READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
     "parallel": readers.read_parallel,
-    **dict.fromkeys(
-        ("parallel-tsv", "parallel-csv", "parallel-jsonl"),
-        partial(readers.read_records, names=["source", "target"], make=Pair),
-    ),
+    "parallel-tsv": READ_PAIRS,
+    "parallel-csv": READ_PAIRS,
+    "parallel-jsonl": READ_PAIRS,
     "text": readers.read_text,
     "text-jsonl": partial(readers.read_records, names=["text"], make=Text),
-    **dict.fromkeys(("labelled-tsv", "labelled-csv", "labelled-jsonl"), readers.read_labelled),
+    "labelled-tsv": readers.read_labelled,
+    "labelled-csv": readers.read_labelled,
+    "labelled-jsonl": readers.read_labelled,
     "columns": readers.read_columns,
     "slots": readers.read_slots,
     "squad": readers.read_squad,

@@ -134,8 +134,12 @@ class AnswerTask(TextTask):
         log_shares = log_softmax_over_sequences(logits.float(), text.layout)
         counted = batch.values["start"].isfinite()
         total = torch.zeros((), device=logits.device)
+        if isinstance(text.layout, Packed):
+            begins = text.layout.offsets_S1[:-1].long()
+        else:
+            begins = torch.arange(text.layout.count, device=logits.device) * text.layout.time
         for side, name in enumerate(("start", "end")):
-            cells = first_cells(text.layout, logits.device) + batch.values[name].nan_to_num().long()
+            cells = begins + batch.values[name].nan_to_num().long()
             total = total - torch.where(counted, log_shares[cells.clamp(max=len(log_shares) - 1), side], 0.0).sum() / 2
         return Loss(total, counted.sum(), {})
 
@@ -189,12 +193,6 @@ class AnswerTask(TextTask):
             examples.append(Question(str(number), str(parts[0]), str(parts[1]), ()))
         found = self._answers(model, examples)
         return [each[0] if self.settings.nbest == 1 else each for each in found]
-
-
-def first_cells(layout: Layout, device: torch.device) -> Tensor:
-    if isinstance(layout, Packed):
-        return layout.offsets_S1[:-1].long()
-    return torch.arange(layout.count, device=device) * layout.time
 
 
 def log_softmax_over_sequences(scores: Tensor, layout: Layout) -> Tensor:

@@ -103,15 +103,9 @@ class GrpoTask(InstructTask):
         assert isinstance(model, Decoder)
         real_P = batch.values["real"].isfinite()
         device, group = real_P.device, self.settings.group if model.training else 1
-        prompts, questions, references = (
-            [
-                row
-                for row, counts in zip(_rows(batch, name), real_P.tolist(), strict=True)
-                if counts
-                for _ in range(group)
-            ]
-            for name in ("prompt", "question", "reference")
-        )
+        counted = [place for place in real_P.nonzero()[:, 0].tolist() for _ in range(group)]
+        columns = (_rows(batch, name) for name in ("prompt", "question", "reference"))
+        prompts, questions, references = ([rows[place] for place in counted] for rows in columns)
         answers = self._answers(model, prompts)
         decode_batch = self.tokenizers.source.decode_batch
         texts = zip(*(decode_batch(each) for each in (questions, answers, references)), strict=True)
@@ -167,9 +161,8 @@ class GrpoTask(InstructTask):
             with torch.no_grad():
                 first_NT = log_shares(self._first.to(device))
             ratio_NT = first_NT - share_NT
-            gain_NT = gain_NT - self.settings.kl * (
-                ratio_NT.exp() - ratio_NT - 1
-            )  # Schulman's estimate, never negative
+            divergence_NT = ratio_NT.exp() - ratio_NT - 1  # Schulman's estimate, never negative
+            gain_NT = gain_NT - self.settings.kl * divergence_NT
         return torch.where(written_NT, gain_NT, 0).sum(1) / written_NT.sum(1).clamp(min=1)
 
     @cached_property

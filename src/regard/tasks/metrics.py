@@ -24,10 +24,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def f1(gold: Sequence[object], predicted: Sequence[object], positive: object) -> float:
     """The harmonic mean of precision and recall of one class; 0 without any true positive."""
-    pairs = list(zip(gold, predicted, strict=True))
-    return _f1(
-        sum(pair == (positive, positive) for pair in pairs), *(list(each).count(positive) for each in (gold, predicted))
-    )
+    right = sum(pair == (positive, positive) for pair in zip(gold, predicted, strict=True))
+    return _f1(right, list(gold).count(positive), list(predicted).count(positive))
 
 
 def _f1(right: int, gold: int, predicted: int) -> float:
@@ -80,9 +78,12 @@ def entities(tags: Sequence[str]) -> set[Span]:
 
 def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """F1 of entities over all sentences; an entity counts if its type and both its ends are right."""
-    pairs = [(entities(one), entities(other)) for one, other in zip(gold, predicted, strict=True)]
-    right, golds, guesses = (sum(map(len, each)) for each in zip(*((a & b, a, b) for a, b in pairs), strict=True))
-    return _f1(right, golds, guesses)
+    return _common([Counter(entities(tags)) for tags in gold], [Counter(entities(tags)) for tags in predicted])
+
+
+def _common(gold: Sequence[Counter[Span]], predicted: Sequence[Counter[Span]]) -> float:
+    counts = [((one & other).total(), one.total(), other.total()) for one, other in zip(gold, predicted, strict=True)]
+    return _f1(*map(sum, zip(*counts, strict=True)))
 
 
 _BRACKETS = re.compile(r"\(\s*([^\s()]*)|(\))|[^\s()]+")
@@ -112,10 +113,7 @@ def brackets(tree: str) -> Counter[Span]:
 
 def bracket_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """F1 of labelled constituents over all sentences (Black et al. 1991: PARSEVAL)."""
-    pairs = [(brackets(one), brackets(other)) for one, other in zip(gold, predicted, strict=True)]
-    counts = [((a & b).total(), a.total(), b.total()) for a, b in pairs]
-    right, golds, guesses = map(sum, zip(*counts, strict=True))
-    return _f1(right, golds, guesses)
+    return _common([brackets(tree) for tree in gold], [brackets(tree) for tree in predicted])
 
 
 def normalized_answer(text: str) -> str:
@@ -129,8 +127,7 @@ def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
     exact = f1_best = 0.0
     for gold in map(normalized_answer, golds or [""]):
         shared = sum((Counter(guess.split()) & Counter(gold.split())).values())
-        exact = max(exact, float(guess == gold))
-        f1_best = max(
-            f1_best, _f1(shared, len(gold.split()), len(guess.split())) if gold and guess else float(guess == gold)
-        )
+        equal = float(guess == gold)
+        exact = max(exact, equal)
+        f1_best = max(f1_best, _f1(shared, len(gold.split()), len(guess.split())) if gold and guess else equal)
     return exact, f1_best

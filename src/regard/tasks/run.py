@@ -112,8 +112,6 @@ def resume(
     changed = nested(changes or {})
     _require_changeable(changed)
     job = make_job(run.directory.name, config, changed)
-    if isinstance(job.data, FromFiles) and job.data.hold_out is None:  # a run of an older version
-        job = replace(job, data=job.data.changed({"hold_out": 0.0}))
     if threads is None:  # another number of threads changes the last bits of sums
         threads = read_environment(run.directory).get("threads")
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
@@ -243,11 +241,8 @@ def _completed(train: Train, task: Task, device: torch.device) -> Train:
         tokens = max(default_tokens(task.model, device), task.least(train.examples))
         changes = {"tokens": tokens, "micro": None if train.micro is None else min(train.micro, tokens)}
     if train.optimizer.rate is None:
-        rate = (
-            USUAL_RATE
-            * (3 if getattr(task.model, "norm_place", "post") != "post" else 1)
-            * min(1.0, 128 / task.model.width)
-        )
+        higher = 1 if getattr(task.model, "norm_place", "post") == "post" else 3
+        rate = USUAL_RATE * higher * min(1.0, 128 / task.model.width)
         changes["optimizer.rate"] = float(f"{rate if train.start is None else rate / 10:.2g}")
     return train.changed(changes) if changes else train
 

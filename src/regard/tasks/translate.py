@@ -121,14 +121,10 @@ class TranslateTask(Task):
 
     def columns(self) -> dict[str, Column]:
         source, target = self.tokenizers.source, self.tokenizers.target
-        return {
-            "source": TokenColumn.for_tokenizer(
-                source, source.opening[0] if source.opening else None, source.role("end")
-            ),
-            "target": replace(
-                TokenColumn.for_tokenizer(target, target.role("start"), target.role("end")), predict=True
-            ),
-        }
+        opening = source.opening[0] if source.opening else None
+        written = TokenColumn.for_tokenizer(target, target.role("start"), target.role("end"))
+        read = TokenColumn.for_tokenizer(source, opening, source.role("end"))
+        return {"source": read, "target": replace(written, predict=True)}
 
     def encode(self, examples: Sequence[Pair]) -> Mapping[str, Any]:
         """Sources begin with the tag of the target language if a model learns several."""

@@ -134,9 +134,8 @@ def _learn_bpe(settings: ByteBpe | Bpe, texts: _Corpus) -> models.Model:
     # A text may contain the spelling of a special token. Without these merges it never becomes that token.
     taken = set(special)
     merges = [(left, right) for left, right in content["merges"] if not taken.intersection((left, right, left + right))]
-    if isinstance(settings, Bpe):
-        return models.BPE(content["vocab"], merges, unk_token=settings.special.unknown)
-    return models.BPE(content["vocab"], merges)
+    unknown = settings.special.unknown if isinstance(settings, Bpe) else None
+    return models.BPE(content["vocab"], merges, unk_token=unknown)
 
 
 def _learn_unigram(settings: Unigram, texts: _Corpus) -> models.Model:
@@ -195,12 +194,10 @@ def _alphabet(settings: Bpe | WordPiece, texts: _Corpus, limit: int) -> list[str
     """The `limit` most frequent characters, with the marks that they carry in this kind."""
     counts: Counter[str] = Counter()
     counted = _counted(settings, texts.read("alphabet"), counts)
+    pieces = isinstance(settings, WordPiece)
     # A vocabulary of size 0 is the alphabet.
-    if isinstance(settings, WordPiece):
-        trainer = trainers.WordPieceTrainer(vocab_size=0, show_progress=False)
-        content = _train(settings, models.WordPiece(), trainer, counted)
-    else:
-        content = _train(settings, models.BPE(), trainers.BpeTrainer(vocab_size=0, show_progress=False), counted)
+    trainer = (trainers.WordPieceTrainer if pieces else trainers.BpeTrainer)(vocab_size=0, show_progress=False)
+    content = _train(settings, models.WordPiece() if pieces else models.BPE(), trainer, counted)
     counts[_MARK] = max(counts.values(), default=1)
     characters = sorted((piece for piece in content["vocab"] if len(piece) == 1), key=lambda c: (-counts[c], c))[:limit]
     kept = {*characters, *(_CONTINUATION + character for character in characters)}

@@ -362,9 +362,8 @@ def check_speed(run: RunHistory) -> Iterator[Finding]:
     share = float((run.end or (run.valid or [{}])[-1]).get("evaluation") or 0)
     if share > MUCH_EVALUATION and run.seconds > SHORT_SECONDS:
         remedy = "increase train.evaluate_every (or leave it out), or give less validation data"
-        yield Finding(
-            "odd" if share > 0.4 else "note", "evaluations take much time", f"{percent(share)} of the time", remedy
-        )
+        level: Level = "odd" if share > 0.4 else "note"
+        yield Finding(level, "evaluations take much time", f"{percent(share)} of the time", remedy)
     workers = "increase train.workers; keep the data on a local disk"
     layout = "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length"
     for metric, bound, high, title, unit, remedy in (
