@@ -360,7 +360,7 @@ def doctor(folder: Path) -> Target:
     from run_cases import healthy_log, write_run
 
     from regard.cli.train import _row
-    from regard.training.doctor import diagnose, read_history
+    from regard.training.doctor import RunHistory, diagnose
 
     run = write_run(folder / "run", healthy_log(300))
     whole = {path: path.read_bytes() for path in run.iterdir()}
@@ -381,7 +381,7 @@ def doctor(folder: Path) -> Target:
             text = damaged(text, chance)
         write(path, text)
         try:
-            history = read_history(run)
+            history = RunHistory(run)
             diagnose(history)
             _row("run", history)
         finally:

@@ -103,7 +103,7 @@ def runs_command(
     as_json: Json = False,
 ) -> None:
     """List runs with state and metrics, newest first, or compare two or more: different settings, metrics, speed."""
-    from regard.training.doctor import read_history
+    from regard.training.doctor import RunHistory
     from regard.training.run import is_run, json_value
 
     names = words or []
@@ -122,7 +122,7 @@ def runs_command(
         raise RunError(f"run ({name}) is unknown{near}; `regard runs {folder}` lists the runs in {folder}")
 
     if len(names) > 1:
-        runs = {name: read_history(find(name)) for name in names}
+        runs = {name: RunHistory(find(name)) for name in names}
         rows = [_row(name, run) for name, run in runs.items()]
         different = setting_differences({name: run.config for name, run in runs.items()})
         if as_json:
@@ -134,7 +134,7 @@ def runs_command(
     for path in [find(name) for name in names] or present:
         name = str(path.relative_to(folder)) if folder in path.parents else path.name
         try:
-            rows.append(_row(name, read_history(path)))
+            rows.append(_row(name, RunHistory(path)))
         except (RegardError, OSError, ValueError) as error:
             say(f"regard: {error}")
             rows.append({"name": name, "state": "unreadable", "metrics": {}})
@@ -239,14 +239,14 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Check a run's log: report what is normal and what is odd, with evidence and remedies."""
-    from regard.training.doctor import diagnose, draw_curves, read_history, reference_of
+    from regard.training.doctor import RunHistory, diagnose, draw_curves, reference_of
 
     if png is not None:
         require_writable(png, "--png")
     if reference:
         typer.echo(reference_of(run), nl=False)
         return
-    findings = diagnose(read_history(run))
+    findings = diagnose(RunHistory(run))
     if png is not None:
         draw_curves(run, png)
         say(f"wrote {png}")

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
@@ -56,6 +56,21 @@ class Step:
     def pin_memory(self) -> Step:
         """The step in pinned memory, from which a GPU copies in the background."""
         return replace(self, batches=[batch.pin_memory() for batch in self.batches])
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Step], tuple[bytes]]:
+        """Pickled as bytes: between processes, each tensor would take a file descriptor and shared memory."""
+        stream = io.BytesIO()
+        _Packer(stream, pickle.HIGHEST_PROTOCOL).dump([getattr(self, each.name) for each in fields(self)])
+        return _unpacked, (stream.getvalue(),)
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
+
+
+def _unpacked(content: bytes) -> Step:
+    return Step(*pickle.loads(content))
 
 
 Steps: TypeAlias = Generator[Step, None, None]
@@ -153,8 +168,7 @@ class Loader:
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(wanted)], wanted)
             with in_workers(self._collated, jobs, self.workers, self.pin) as made:
-                for step in made:
-                    yield step.opened() if isinstance(step, _Parcel) else step
+                yield from made
 
     def _collated(
         self, group: Group, draw: Draw, position: StepPosition, following: StepPosition, epochs: float
@@ -212,27 +226,6 @@ def _jobs(
             position = following
 
 
-class _Parcel:
-    """A step on its way between processes, as bytes: tensors would take a file descriptor and shared memory each."""
-
-    def __init__(self, step: Step) -> None:
-        stream = io.BytesIO()
-        _Packer(stream, pickle.HIGHEST_PROTOCOL).dump(step)
-        self.content = stream.getvalue()
-
-    def opened(self) -> Step:
-        step: Step = pickle.loads(self.content)
-        return step
-
-    def pin_memory(self) -> Step:
-        return self.opened().pin_memory()
-
-
-class _Packer(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
-
-
 @contextmanager
 def in_workers(
     function: Callable[..., T], arguments: Iterable[tuple[Any, ...]], workers: int, pin: bool = False
@@ -248,7 +241,7 @@ def in_workers(
             batch_size=None,
             sampler=arguments,
             num_workers=workers,
-            collate_fn=_parcelled if workers else None,
+            collate_fn=_as_is if workers else None,
             pin_memory=pin and torch.cuda.is_available(),
             worker_init_fn=partial(_start_worker, os.getpid()) if workers else None,
             multiprocessing_context=context if workers else None,
@@ -273,8 +266,8 @@ def in_workers(
             end()
 
 
-def _parcelled(value: Any) -> Any:
-    return _Parcel(value) if isinstance(value, Step) else value
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _start_worker(parent: int, _: int) -> None:

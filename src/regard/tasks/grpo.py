@@ -167,7 +167,7 @@ class GrpoTask(InstructTask):
 
     @cached_property
     def _first(self) -> nn.Module:
-        assert self.data is not None and self.data.train.start is not None
+        assert self.data.train.start is not None
         return load_model(find_model(self.data.train.start)[0])
 
     @cached_property

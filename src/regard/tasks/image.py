@@ -129,7 +129,6 @@ class ImageTask(Task):
 
     def batches(self, split: Split, share: Share) -> Loader:
         if split == "train" and self.settings.teacher is not None and self.teacher is None:
-            assert self.data is not None
             self.teacher = self._read_teacher(self.settings.teacher.model).to(self.data.device)
         return super().batches(split, share)
 

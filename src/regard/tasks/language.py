@@ -137,7 +137,6 @@ class LanguageTask(RawTextTask):
         """With `task.stride`, and on a whole split, the metrics by overlapping windows."""
         if not isinstance(model, Decoder):
             return {}
-        assert self.data is not None
         self._rates = self._counted(split) if split in self.data.settings.splits else None
         if self.settings.stride is None or stride > 1:
             return {}
@@ -159,7 +158,6 @@ class LanguageTask(RawTextTask):
         The end of a line is a word, as in WikiText, a byte and a character; so is the end of a document.
         """
         if split not in self._known:
-            assert self.data is not None
             words = size = characters = 0
             for example in Source(self.data.settings, split):
                 assert isinstance(example, Text)
@@ -174,7 +172,7 @@ class LanguageTask(RawTextTask):
 
     def _slide(self, model: Decoder, split: Split) -> tuple[float, float, int]:
         """The loss of all tokens of a split but the first, how many are predicted right, and their number."""
-        assert self.data is not None and self.settings.stride is not None
+        assert self.settings.stride is not None
         context, stride = self.settings.context, self.settings.stride
         stored = self.data.examples[split].store.values("text")
         device = model.embedding.tokens.weight.device

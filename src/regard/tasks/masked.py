@@ -231,12 +231,9 @@ class MaskedTask(RawTextTask):
                 at = [place for place, token in enumerate(ids) if token == mask]
                 logits = self.logits(model, torch.tensor([ids], device=device))[0, at]
                 shares, tokens = logits.float().softmax(-1).topk(min(best, logits.shape[-1]))
-            found.append(
-                [
-                    {tokenizer.token(token): round(share, 6) for token, share in zip(row, each, strict=True)}
-                    for row, each in zip(tokens.tolist(), shares.tolist(), strict=True)
-                ]
-            )
+            names = [[tokenizer.token(token) for token in row] for row in tokens.tolist()]
+            rounded = [[round(share, 6) for share in row] for row in shares.tolist()]
+            found.append([dict(zip(*row, strict=True)) for row in zip(names, rounded, strict=True)])
         return found
 
     def logits(self, model: Encoder, tokens_BT: Tensor) -> Tensor:

@@ -83,7 +83,6 @@ def train(
         task = _prepared(job, workers, shown, start)
         model, notes = _model(job, task, workers, start)
         run = _created(job, task, workers)
-        assert task.data is not None
         with _in(run, workers):
             trainer = Trainer(task, model, task.data.train, run, workers, shown, on_step, on_evaluate)
             trainer.reporter.data(task.data.summary)
@@ -116,7 +115,6 @@ def resume(
         threads = read_environment(run.directory).get("threads")
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
         task = _prepared(job, workers, shown, None, job_tokenizers(job, run.directory))
-        assert task.data is not None
         if prepared != task.data.fingerprints:
             raise DataError(
                 f"the data of {run.directory} has changed since the run began, so it cannot be resumed; restore the "
@@ -346,7 +344,6 @@ def _freeze(model: Model, patterns: Sequence[str]) -> None:
 
 
 def _created(job: TrainingJob, task: Task, workers: Workers) -> Run:
-    assert task.data is not None
     config: Table = {
         "task": job.task.model_dump(),
         "data": task.data.settings.model_dump(),

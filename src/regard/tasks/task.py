@@ -123,6 +123,8 @@ class Task:
     """The metrics of an evaluation; `train.select` names one of them."""
     encoded_by: ClassVar[tuple[str, ...]] = ()
     """The settings that `encode` reads: with other values, data is prepared again."""
+    data: TrainingData
+    """Set when data is prepared."""
     version: ClassVar[int] = 1
     """Raise it when `encode` gives other values for the same example: then data is prepared again."""
 
@@ -146,8 +148,6 @@ class Task:
         """The name of the head that is trained; none: the model has no heads."""
         self.second_head: str | None = None
         """The name of another head that is trained, if there is one."""
-        self.data: TrainingData | None = None
-        """Set when data is prepared."""
         self._tokenizers = tokenizers
 
     @property
@@ -227,23 +227,21 @@ class Task:
         They are computed when data is prepared: a compiler cannot trace how they are counted.
         """
         weights = getattr(self.settings, "weights", None)
-        if weights is None or self.data is None or "train" not in self.data.examples:
+        if weights is None or not self.has("train"):
             return None
         names = self.labels["label"]
         counts = np.bincount(self.data.examples["train"].store.values("label"), minlength=len(names))
         return class_weights(weights, names, counts.tolist())
 
     def has(self, split: Split) -> bool:
-        return self.data is not None and split in self.data.examples
+        return hasattr(self, "data") and split in self.data.examples
 
     def batches(self, split: Split, share: Share) -> Loader:
-        assert self.data is not None
         return self.data.loader(split, share)
 
     @property
     def source_ratio(self) -> float:
         """Source tokens per target token; 0 if examples have one side."""
-        assert self.data is not None
         means = self.data.examples["train"].lengths.means
         return means[0] / max(means[-1], 1e-9) if len(means) > 1 else 0.0
 

@@ -124,7 +124,6 @@ class TextTask(Task):
 
     def examples(self, split: Split) -> list[Any]:
         """The examples of a split, as they were read; without those that `data.unseen` skips."""
-        assert self.data is not None
         if split not in self._read:
             found = Source(self.data.settings, split).located()
             if isinstance(self.data.settings, UnseenLabels) and split != "train":

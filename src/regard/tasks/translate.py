@@ -170,7 +170,6 @@ class TranslateTask(Task):
     @cached_property
     def _validation(self) -> tuple[list[list[int]], list[str]]:
         """The source ids and references of some validation pairs, drawn at random but always the same."""
-        assert self.data is not None
         assert self.settings.bleu is not None
         pairs = [example for example in Source(self.data.settings, "valid") if isinstance(example, Pair)]
         if len(pairs) > self.settings.bleu.sentences:

@@ -17,7 +17,7 @@ from regard.errors import RunError, SettingsError, extra_module
 from regard.files import write_beside
 from regard.format import four_digits, percent
 from regard.settings import Table, parse
-from regard.training.run import LOG, Status, is_moderate, is_run, read_environment, read_log, read_status
+from regard.training.run import LOG, is_moderate, is_run, read_environment, read_log, read_status
 from regard.training.schedules import EVALUATION_SHARE, FEW_STEPS, Spent, spent_share
 from regard.training.settings import Train
 from regard.weights.directory import read_config
@@ -68,21 +68,24 @@ class Curve:
         return int(self.steps[index]), float(self.values[index])
 
 
-@dataclass(frozen=True)
 class RunHistory:
-    """The settings, the log, the status and the environment of a run."""
+    """The settings, the log, the status and the environment of a run. Missing files count as empty."""
 
-    directory: Path
-    config: Table
-    status: Status
-    environment: Table
-    data: dict[str, Table]
-    """By split."""
-    train: list[Table]
-    valid: list[Table]
-    events: list[Table]
-    end: Table
-    damaged: tuple[int, ...] = ()
+    def __init__(self, directory: Path) -> None:
+        if not is_run(directory):
+            raise RunError(f"{directory} is not a run (it has no config.toml or no status.json); give a run directory")
+        self.damaged: list[int] = []
+        """The numbers of damaged lines of the log."""
+        by_kind: dict[str, list[Table]] = {}
+        for record in read_log(directory / LOG, self.damaged) if (directory / LOG).is_file() else ():
+            by_kind.setdefault(str(record.get("kind", "")), []).append(_cleaned(record))
+        self.directory, self.config = directory, read_config(directory)
+        self.status, self.environment = read_status(directory), read_environment(directory)
+        counts = (by_kind.get("data") or [{}])[-1]
+        self.data = {split: _cleaned(part) for split, part in counts.items() if isinstance(part, dict)}
+        self.train, self.valid = (_latest(by_kind.get(kind, ())) for kind in ("train", "valid"))
+        self.events = by_kind.get("event", [])
+        self.end = (by_kind.get("end") or [{}])[-1]
 
     def curve(self, kind: str, metric: str) -> Curve:
         """A metric of the records of one kind, "train" or "valid". Missing values become NaN."""
@@ -108,8 +111,7 @@ class RunHistory:
 
     @property
     def task(self) -> str:
-        task = self.config.get("task", "")
-        return str(task.get("kind", "") if isinstance(task, Mapping) else task)
+        return str(self.setting("task.kind", ""))
 
     @cached_property
     def spent(self) -> float | None:
@@ -129,28 +131,6 @@ class RunHistory:
     @property
     def seconds(self) -> float:
         return self._largest("seconds")
-
-
-def read_history(directory: Path) -> RunHistory:
-    """Read the files of a run. Missing files count as empty."""
-    if not is_run(directory):
-        raise RunError(f"{directory} is not a run (it has no config.toml or no status.json); give a run directory")
-    by_kind: dict[str, list[Table]] = {}
-    damaged: list[int] = []
-    for record in read_log(directory / LOG, damaged) if (directory / LOG).is_file() else ():
-        by_kind.setdefault(str(record.get("kind", "")), []).append(_cleaned(record))
-    return RunHistory(
-        directory=directory,
-        config=read_config(directory),
-        status=read_status(directory),
-        environment=read_environment(directory),
-        data={key: _cleaned(part) for key, part in (by_kind.get("data") or [{}])[-1].items() if isinstance(part, dict)},
-        train=_latest(by_kind.get("train", ())),
-        valid=_latest(by_kind.get("valid", ())),
-        events=by_kind.get("event", []),
-        end=(by_kind.get("end") or [{}])[-1],
-        damaged=tuple(damaged),
-    )
 
 
 def _cleaned(record: Table) -> Table:
@@ -425,7 +405,7 @@ def _reference_curve(run: RunHistory, kind: str) -> Curve:
 
 def reference_of(directory: Path) -> str:
     """The `[reference]` table of a run for its recipe: about 12 points of each loss, evenly over log(step)."""
-    run = read_history(directory)
+    run = RunHistory(directory)
     environment = run.environment
     hardware = environment.get("cpu") if environment.get("device") == "cpu" else environment.get("device")
     table = {"hardware": hardware, "commit": environment.get("commit")}
@@ -448,7 +428,7 @@ INK, GRID, TRAIN, VALID, OTHER = "#333333", "#e6e6e6", "#2a6fbb", "#d9662b", "#5
 def draw_curves(directory: Path, path: Path) -> None:
     """Draw the losses, the learning rate and the gradient norm of a run into a PNG file."""
     module = extra_module("matplotlib.figure", "matplotlib", "plot", "a picture")
-    run = read_history(directory)
+    run = RunHistory(directory)
     figure = module.Figure(figsize=(10, 4.8), dpi=150, facecolor="white", layout="constrained")
     axes = figure.subplot_mosaic([["loss", "rate"], ["loss", "norm"]], width_ratios=[2, 1])
     name = directory.resolve().name

@@ -99,7 +99,7 @@ def test_a_pair_is_a_conversation_and_bad_ones_are_counted(tmp_path: Path) -> No
     given = recipe(tmp_path)
     data = {"kind": "parallel-tsv", "root": str(tmp_path), "train": ["pairs.tsv"], "hold_out": 0.0}
     both = [prepared(given), prepared({**given, "data": data})]
-    chats, pairs = (task.data.examples["train"].store for task in both if task.data is not None)
+    chats, pairs = (task.data.examples["train"].store for task in both)
     assert chats.about["examples"] == 3
     reasons = " ".join(chats.about["skipped"])
     for part in ("role", "not a list", "no answer", "no key messages"):

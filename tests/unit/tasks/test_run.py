@@ -83,7 +83,6 @@ def test_the_size_of_a_step_follows_the_device_and_the_model() -> None:
         ({"task.context": 1_000}, 4_000),  # four windows
     ):
         made = ready("language", {"train": ["train.en"]}, changes)
-        assert made.data is not None
         assert made.data.train.tokens == tokens
     write("mine.toml", tomli_w.dumps(recipe("translate", FILES)).splitlines())
     run = regard.train("mine.toml", display=Display(quiet=True), device="cpu")
@@ -100,8 +99,6 @@ def test_examples_are_held_out_if_there_is_no_validation_data() -> None:
     for kind, files in (("parallel", ["many.en", "many.de"]), ("text", ["many.en"])):
         task = "translate" if kind == "parallel" else "language"
         made, again = (ready(task, {"kind": kind, "train": files}) for _ in range(2))
-        assert made.data is not None
-        assert again.data is not None
         assert made.data.fingerprints == again.data.fingerprints
         train, valid = (made.data.examples[split].store.about["examples"] for split in ("train", "valid"))
         assert train + valid == 600

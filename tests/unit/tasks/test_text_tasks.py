@@ -395,7 +395,6 @@ def test_bad_lines_of_validation_data_are_counted(
     job = recipe(folder, case)
     job["data"]["valid"] = [str(tmp_path / "valid")]
     task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
-    assert task.data is not None
     summary = task.data.summary
     assert summary["valid"]["examples"] == 1
     notes = " ".join(note for note in summary["notes"] if note.startswith("valid, skipped"))

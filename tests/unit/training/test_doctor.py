@@ -18,7 +18,7 @@ from run_cases import RATE, STEPS, Record, change, config, course, healthy_log, 
 from regard.errors import RunError
 from regard.settings import read_toml
 from regard.training import doctor
-from regard.training.doctor import Finding, diagnose, read_history, reference_of
+from regard.training.doctor import Finding, RunHistory, diagnose, reference_of
 
 Log = list[Record]
 
@@ -26,7 +26,7 @@ Log = list[Record]
 @pytest.fixture
 def examine(tmp_path: Path) -> Callable[..., list[Finding]]:
     def look(log: Log, settings: dict[str, Any] | None = None, state: str = "finished") -> list[Finding]:
-        return diagnose(read_history(write_run(tmp_path / "run", log, settings, state)))
+        return diagnose(RunHistory(write_run(tmp_path / "run", log, settings, state)))
 
     return look
 
@@ -213,7 +213,7 @@ def test_a_reference_matches_its_own_run(tmp_path: Path) -> None:
     gaps = [later[0] / earlier[0] for earlier, later in zip(table["loss"][3:], table["loss"][4:], strict=False)]
     assert max(gaps) / min(gaps) < 1.5, "the points are evenly spaced over the logarithm of the step"
     again = write_run(tmp_path / "again", healthy_log(), config() | {"reference": table})
-    assert problems(diagnose(read_history(again))) == {}
+    assert problems(diagnose(RunHistory(again))) == {}
 
 
 def test_directories_that_are_not_runs_and_settings_of_another_version(
@@ -221,12 +221,12 @@ def test_directories_that_are_not_runs_and_settings_of_another_version(
 ) -> None:
     for _ in range(2):
         with pytest.raises(RunError, match="is not a run"):
-            read_history(tmp_path)
+            RunHistory(tmp_path)
         (tmp_path / "config.toml").write_text(tomli_w.dumps({"format": 1, "model": {}}), encoding="utf-8")
     examine(healthy_log(), config(unheard_of=1))
     with open(tmp_path / "run" / "log.jsonl", "a", encoding="utf-8") as file:
         file.write('{"kind": "train", "st')
-    assert problems(diagnose(read_history(tmp_path / "run"))) == {}
+    assert problems(diagnose(RunHistory(tmp_path / "run"))) == {}
 
 
 FINISHED = "the run finished"
@@ -271,7 +271,7 @@ def test_every_sentence_is_printed_for_a_run_where_it_is_true_and_not_where_it_i
             with open(run / "log.jsonl", "a", encoding="utf-8") as file:
                 file.write("{]\n")
         with FileLock(run / ".lock") if state == "locked" else nullcontext():
-            findings = diagnose(read_history(run))
+            findings = diagnose(RunHistory(run))
         assert {finding.title for finding in findings} == titles, number
         printed.append("\n".join(f"{each.title}\n{each.evidence}\n{each.remedy}" for each in findings))
     for sentence in sentences_of(Path(doctor.__file__).read_text(encoding="utf-8")):

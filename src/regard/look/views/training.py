@@ -28,7 +28,7 @@ from regard.look.views import view
 from regard.look.views.decode import decode_steps
 from regard.models.families import Decoder, EncoderDecoder
 from regard.models.settings import Classification, Masked, NextSentence
-from regard.training.doctor import read_history
+from regard.training.doctor import RunHistory
 from regard.training.optimizers import build_optimizers
 from regard.training.run import is_run
 from regard.training.settings import AdamW, Sgd
@@ -185,7 +185,7 @@ def _curve(study: Study) -> view.Answer | None:
     """Training loss (a running median) and validation loss of a run, at up to `POINTS` steps."""
     if not is_run(study.loaded.directory):
         return None
-    run = read_history(study.loaded.directory)
+    run = RunHistory(study.loaded.directory)
     train, valid = (run.curve(kind, "loss").finite() for kind in ("train", "valid"))
     if not len(train):
         return None
