@@ -411,7 +411,6 @@ def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:
 
 
 def set_recompute(model: nn.Module, on: bool) -> None:
-    """Turns activation checkpointing on or off in all stacks of a model."""
     for module in model.modules():
         if isinstance(module, Stack):
             module.recompute = on

@@ -306,7 +306,6 @@ class Recorder:
         self._passes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
-        """Edits and stores a value."""
         path = self.paths.get(module)
         return x if path is None else self._take(f"{path}.{name}", x)
 

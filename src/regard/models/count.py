@@ -236,33 +236,30 @@ def _products(model: Model) -> Counter[str]:
     from regard.blocks.experts import Experts
     from regard.models.families import Output, PoolingHead
 
-    two_stacks = isinstance(model.settings, Seq2Seq)
-    products: Counter[str] = Counter()
     if isinstance(model.settings, ResNet):
         with FlopCounterMode(display=False) as counter:
             model(torch.empty(1, model.settings.channels, *model.settings.image, device="meta"))
         return Counter(image=counter.get_total_flops() // 2)
+    products: Counter[str] = Counter()
     for name, module in model.named_modules():
+        stack = name.partition(".")[0]
+        unit = "source" if stack == "encoder" and isinstance(model.settings, Seq2Seq) else "target"
         if isinstance(module, Output):
-            products["target"] += module.matrix.numel()
+            products[unit] += module.matrix.numel()
         elif isinstance(module, Experts):
             used = sum(each.numel() for each in (module.router, module.gate, module.up, module.down)) - module.inactive
-            products["source" if two_stacks and name.startswith("encoder") else "target"] += used
+            products[unit] += used
         elif isinstance(module, nn.Conv2d):
-            products["patch" if isinstance(model.settings, Vision) else "target"] += module.weight.numel()
+            products["patch" if isinstance(model.settings, Vision) else unit] += module.weight.numel()
         elif isinstance(module, nn.RNNBase | nn.Conv1d):
-            weights = sum(each.numel() for key, each in module.named_parameters() if key.startswith("weight"))
-            products["source" if two_stacks and name.startswith("encoder") else "target"] += weights
+            products[unit] += sum(x.numel() for key, x in module.named_parameters() if key.startswith("weight"))
         elif isinstance(module, nn.Linear):
-            stack = name.partition(".")[0]
             if name.endswith("relative.project"):
                 unit = f"{stack} distance"
-            elif name.endswith(("cross.k", "cross.v")) or (two_stacks and stack == "encoder"):
+            elif name.endswith(("cross.k", "cross.v")):
                 unit = "source"
             elif isinstance(model.get_submodule(name.rpartition(".")[0]), PoolingHead):
                 unit = "sequence"
-            else:
-                unit = "target"
             products[unit] += module.weight.numel()
     return products
 

@@ -410,19 +410,13 @@ class Gemma3(Gemma2):
         if not isinstance(stated, dict):
             raise config.error("rope_parameters", "must be an object; correct it")
         full = super().read_rotation(Config(values | {"rope_parameters": stated.get(tables.FULL)}, config.source))
-        window = Config(stated.get(tables.WINDOW) or {}, f"{config.source}: rope_parameters.{tables.WINDOW}")
-        window.require({"rope_type": "default"})
-        base = window.read("rope_theta", config.read("rope_local_base_freq", 10_000.0))
+        base = tables.rotation_base(config, tables.WINDOW, "rope_local_base_freq", 10_000.0)
         return full | {"position.window_base": base}
 
     def write_rotation(self, position: Rotary) -> dict[str, Any]:
-        values = super().write_rotation(position)
-        local = position.base if position.window_base is None else position.window_base
-        window = {"rope_type": "default", "rope_theta": local}
-        return values | {
-            "rope_local_base_freq": local,
-            "rope_parameters": {tables.FULL: values["rope_parameters"], tables.WINDOW: window},
-        }
+        values, both = super().write_rotation(position), tables.rotation_bases(position)
+        both[tables.FULL] = values["rope_parameters"]
+        return values | {"rope_local_base_freq": both[tables.WINDOW]["rope_theta"], "rope_parameters": both}
 
 
 def by_heads(heads: int) -> tables.Form:

@@ -33,9 +33,6 @@ LAYER = "bert.encoder.layer.{i}"
 DISTIL = "distilbert.transformer.layer.{i}"
 PREDICTIONS = "cls.predictions"
 MODERN = "model.layers.{i}"
-BASES = {"position.base": (tables.FULL, "global_rope_theta", 160_000.0)}
-BASES["position.window_base"] = (tables.WINDOW, "local_rope_theta", 10_000.0)
-"""Settings of ModernBERT's rotations: the type of layers, the key of older files, and the default."""
 LENGTH = 8192
 """The maximum length that is written. Rotary positions have none."""
 
@@ -357,9 +354,10 @@ class ModernBert(Bert):
         "ModernBertForMaskedLM": {"masked"},
         "ModernBertForSequenceClassification": {"classification"},
     }
-    prefix = "model."
+    prefix, pooler, pooled, head_dropout = "model.", None, "gelu", ("classifier_dropout", 0.0)
     head_names = ("head.", "decoder.", "classifier.")
     masked = output = "decoder"
+    activation = None
     fields = (
         *varied(tables.USUAL, ("hidden_act",), vocab_size=50368, num_hidden_layers=22, intermediate_size=1152),
         Row("attention.bias", "attention_bias", False),
@@ -377,6 +375,7 @@ class ModernBert(Bert):
         "embedding_norm": True,
         "first_norm": False,
         "position.kind": "rotary",
+        "segments": 0,
     }
     required: ClassVar = {"classifier_bias": False, "decoder_bias": True, "classifier_activation": "gelu"}
     written: ClassVar = {
@@ -399,24 +398,19 @@ class ModernBert(Bert):
     }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        found: dict[str, Any] = {"attention.window": config.read("local_attention", 128) // 2 + 1}
-        parameters = config.values.get("rope_parameters") or {}
-        for ours, (kind, old, default) in BASES.items():
-            rope = Config(parameters.get(kind) or {}, f"{config.source}: rope_parameters")
-            rope.require({"rope_type": "default"})
-            found[ours] = rope.read("rope_theta", config.read(old, default))
-        if found["position.window_base"] == found["position.base"]:
-            found["position.window_base"] = None
-        found |= tables.window_settings(config, self.usual_kinds)
-        tied, dropout = config.read("tie_word_embeddings", True), config.read("classifier_dropout", 0.0)
-        pooling = "mean" if config.values.get("classifier_pooling") == "mean" else "class"
-        layer = {"dense": True, "activation": "gelu", "norm": True, "pooling": pooling}
-        heads: dict[str, dict[str, Any]] = {
-            "masked": {"kind": "masked", "tied": tied, "bias": False},
-            "classification": {"kind": "classification", **layer, "classes": config.labels(), "dropout": dropout},
+        base = tables.rotation_base(config, tables.FULL, "global_rope_theta", 160_000.0)
+        window_base = tables.rotation_base(config, tables.WINDOW, "local_rope_theta", 10_000.0)
+        rest = super().read_rest(config, tensors) | {
+            "attention.window": config.read("local_attention", 128) // 2 + 1,
+            "position.base": base,
+            "position.window_base": None if window_base == base else window_base,
+            **tables.window_settings(config, self.usual_kinds),
         }
-        kinds = self.heads[config.architecture(self.architectures)]
-        return {**found, "heads": {kind: head for kind, head in heads.items() if kind in kinds}}
+        pooling = "mean" if config.values.get("classifier_pooling") == "mean" else "class"
+        for kind, more in {"masked": {"bias": False}, "classification": {"norm": True, "pooling": pooling}}.items():
+            if kind in rest["heads"]:
+                rest["heads"][kind] |= more
+        return rest
 
     def usual_kinds(self, config: Config) -> list[str]:
         every = config.read("global_attn_every_n_layers", 3)
@@ -425,21 +419,14 @@ class ModernBert(Bert):
     def write_rest(self, settings: Encoder) -> dict[str, Any]:
         if not isinstance(settings.position, Rotary):
             raise self.cannot(f"position is {settings.position.kind}, only rotary is supported")
-        attention, position = settings.attention, settings.position
-        config: dict[str, Any] = {
-            "local_attention": 2 * (attention.window or 1) - 2,
+        config = super().write_rest(settings) | {
+            "local_attention": 2 * (settings.attention.window or 1) - 2,
             "layer_types": tables.layer_types(settings),
-            "rope_parameters": {
-                tables.FULL: {"rope_type": "default", "rope_theta": position.base},
-                tables.WINDOW: {"rope_type": "default", "rope_theta": position.window_base or position.base},
-            },
+            "rope_parameters": tables.rotation_bases(settings.position),
         }
         for head in settings.heads.values():
-            if isinstance(head, Masked):
-                config["tie_word_embeddings"] = head.tied
             if isinstance(head, Classification):
-                pooling = "mean" if head.pooling == "mean" else "cls"
-                config |= {"classifier_dropout": head.dropout, "classifier_pooling": pooling}
+                config["classifier_pooling"] = "mean" if head.pooling == "mean" else "cls"
         return config
 
 

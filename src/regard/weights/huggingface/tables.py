@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.blocks.settings import Activation, Body
+from regard.blocks.settings import Activation, Body, Rotary
 from regard.errors import SettingsError, WeightsError
 from regard.models.settings import ModelSettings, complete, differences
 from regard.settings import nested, parse, shown
@@ -418,6 +418,20 @@ class Family:
                 raise WeightsError(f"the weights hold {name} twice, under an old and a new name; remove one of them")
             result[name] = tensor
         return result
+
+
+def rotation_base(config: Config, kind: str, key: str, default: float) -> float:
+    """Return the base of the rotations in one type of layers. Older files have it under a key of its own."""
+    stated = config.values.get("rope_parameters") or {}
+    rope = Config(stated.get(kind) or {}, f"{config.source}: rope_parameters.{kind}")
+    rope.require({"rope_type": "default"})
+    return float(rope.read("rope_theta", config.read(key, default)))
+
+
+def rotation_bases(position: Rotary) -> dict[str, dict[str, Any]]:
+    """Return `rope_parameters` of a model with another base in layers with a window."""
+    bases = {FULL: position.base, WINDOW: position.window_base or position.base}
+    return {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
 
 
 def window_settings(config: Config, usual: Callable[[Config], list[str]]) -> dict[str, Any]:
