@@ -139,11 +139,7 @@ def finished(inner: tokenizers.Tokenizer, kind: str, directory: Path, size: int 
 def _sentencepiece(
     path: Path, ids: Mapping[str, int] | None = None, extra: list[str] | None = None, edges: str = "^ +"
 ) -> tokenizers.Tokenizer:
-    """A SentencePiece model (Kudo and Richardson 2018) with its own ids and `extra` tokens, or with the given ids.
-
-    Pieces without an id get a larger one than all others. Tokens that are no pieces begin with a space here, so that no
-    text contains them. Decoding removes spaces at the `edges`.
-    """
+    """A file of SentencePiece (Kudo and Richardson 2018) with its own ids and `extra` tokens, or with the given ids."""
     try:
         fields = list(_fields(path.read_bytes()))
         pieces = [_piece(dict(_fields(value))) for number, value in fields if number == 1]
@@ -154,6 +150,24 @@ def _sentencepiece(
         raise DataError(f"{path} is not a SentencePiece model ({error}); copy or download it again") from None
     if trainer.get(3, 1) not in (1, 2) or trainer.get(24):
         raise DataError(f"{path} is not a plain unigram or BPE model, and no other is supported; give another one")
+    return sentencepiece(path, known, unknown, trainer.get(3) == 2, normalizer, ids, extra, edges)
+
+
+def sentencepiece(
+    path: Path,
+    known: Mapping[str, tuple[float, int]],
+    unknown: str,
+    bpe: bool,
+    normalizer: Mapping[int, Any],
+    ids: Mapping[str, int] | None = None,
+    extra: list[str] | None = None,
+    edges: str = "^ +",
+) -> tokenizers.Tokenizer:
+    """The tokenizer of pieces with their scores and types.
+
+    Pieces without an id get a larger one than all others. Tokens that are no pieces begin with a space here, so that no
+    text contains them. Decoding removes spaces at the `edges`.
+    """
     if ids is None:
         ids = {token: number for number, token in enumerate([*known, *reversed(extra or ())])}
     if unknown not in ids:
@@ -162,7 +176,7 @@ def _sentencepiece(
     rest = enumerate((piece for piece in known if piece not in ids), max(ids.values()) + 1)
     table |= {piece: number for number, piece in rest}
     with edge("be read", path):
-        inner = tokenizers.Tokenizer((_bpe if trainer.get(3) == 2 else _unigram)(known, table, unknown))
+        inner = tokenizers.Tokenizer((_bpe if bpe else _unigram)(known, table, unknown))
         inner.add_special_tokens(_special(extra or ()))
         steps: list[normalizers.Normalizer] = []
         if charsmap := normalizer.get(2):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from regard.blocks.settings import Llama3Scaling, Rotary
 from regard.data.store import cache_folder
 from regard.errors import WeightsError, extra_module
 from regard.files import write_text
-from regard.text.hub import finished
+from regard.text.hub import CONTROL, UNKNOWN, USER_DEFINED, finished, sentencepiece
 from regard.text.tokenizer import CONFIG_FILE, FILE, edge
 from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE
 
@@ -70,7 +69,6 @@ SPLITS = {
     "llama-bpe": SHORT + WORDS + r"\p{N}{1,3}" + REST,
 }
 """Byte-level BPE by `tokenizer.ggml.pre`: the pattern of words; none: that of GPT-2."""
-CONTROL, USER_DEFINED = 3, 4
 
 
 @contextmanager
@@ -201,7 +199,7 @@ def _unpermuted(values: Tensor, heads: int) -> Tensor:
 
 
 def _write_tokenizer(path: Path, values: Mapping[str, Any], config: Mapping[str, Any], place: Path) -> None:
-    """Write `tokenizer.json` (byte-level BPE) or `tokenizer.model` (SentencePiece), and `tokenizer_config.json`."""
+    """Write `tokenizer.json` (byte-level BPE or SentencePiece) and `tokenizer_config.json`."""
     kind, tokens = values.get("tokenizer.ggml.model"), values.get("tokenizer.ggml.tokens")
     if tokens is None:
         return
@@ -217,19 +215,19 @@ def _write_tokenizer(path: Path, values: Mapping[str, Any], config: Mapping[str,
     stated["add_eos_token"] = values.get("tokenizer.ggml.add_eos_token", False)
     stated["chat_template"] = values.get("tokenizer.chat_template")
     write_text(place / CONFIG_FILE, json.dumps(stated, indent=2) + "\n")
-    if kind == "llama":
-        spaces = values.get("tokenizer.ggml.add_space_prefix", True)
-        content = _sentencepiece(tokens, values["tokenizer.ggml.scores"], types, spaces)
-        (place / "tokenizer.model").write_bytes(content)
-    elif kind == "gpt2" and split in SPLITS:
-        with edge("be read", path):
-            inner = _byte_bpe(
-                tokens, [tuple(each.split(" ")) for each in values["tokenizer.ggml.merges"]], types, split
-            )
-            finished(inner, "gpt2", place).save(place / FILE)
-    else:
+    if kind != "llama" and (kind != "gpt2" or split not in SPLITS):
         named = f"tokenizer.ggml.model ({kind}) with tokenizer.ggml.pre ({split})"
         raise WeightsError(f"{path}: {named} is not supported; only llama, and gpt2 with {', '.join(SPLITS)}, are")
+    with edge("be read", path):
+        if kind == "llama":
+            spaces = values.get("tokenizer.ggml.add_space_prefix", True)
+            pieces = zip(values["tokenizer.ggml.scores"], types, strict=True)
+            known = dict(zip(tokens, pieces, strict=True))
+            inner = sentencepiece(path, known, tokens[types.index(UNKNOWN)], True, {3: int(spaces), 4: 0})
+        else:
+            merges = [tuple(each.split(" ")) for each in values["tokenizer.ggml.merges"]]
+            inner = _byte_bpe(tokens, merges, types, split)
+        finished(inner, kind, place).save(place / FILE)
 
 
 def _byte_bpe(tokens: list[str], merges: list[Any], types: list[int], split: str) -> tokenizers.Tokenizer:
@@ -249,21 +247,3 @@ def _byte_bpe(tokens: list[str], merges: list[Any], types: list[int], split: str
     ]
     inner.add_tokens(added)
     return inner
-
-
-def _sentencepiece(tokens: list[str], scores: list[float], types: list[int], spaces: bool) -> bytes:
-    """A SentencePiece model: the protocol buffer that `regard.text.hub` reads."""
-
-    def field(number: int, value: bytes | int) -> bytes:
-        if isinstance(value, int):
-            return bytes([number << 3, value])
-        size, length = len(value), b""
-        while size > 127:
-            length, size = length + bytes([size & 127 | 128]), size >> 7
-        return bytes([number << 3 | 2]) + length + bytes([size]) + value
-
-    pieces = (
-        field(1, field(1, token.encode()) + b"\x15" + struct.pack("<f", score) + field(3, kind))
-        for token, score, kind in zip(tokens, scores, types, strict=True)
-    )
-    return b"".join(pieces) + field(2, field(3, 2)) + field(3, field(3, int(spaces)) + field(4, 0))
