@@ -21,17 +21,13 @@ from regard.models.settings import ModelSettings
 Place: TypeAlias = torch.device | str | None
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | ImageEncoder
 
-_KINDS: dict[str, Any] = {
-    "encoder-decoder": EncoderDecoder,
-    "encoder": Encoder,
-    "decoder": Decoder,
-    "vision": Vision,
-    "recurrent": EncoderDecoder,
-    "convolutional": EncoderDecoder,
-    "elmo": Encoder,
-    "resnet": ImageEncoder,
-    "image-lstm": ImageEncoder,
-}
+_FAMILIES: list[tuple[Any, Any]] = [
+    (settings.AnySeq2Seq, EncoderDecoder),
+    (settings.Encoder | settings.Elmo, Encoder),
+    (settings.Decoder, Decoder),
+    (settings.Vision, Vision),
+    (settings.ResNet | settings.ImageLstm, ImageEncoder),
+]
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight", ".ffn.down")
 """Matrices that write to the residual stream."""
 _EXPERTS = (".ffn.gate", ".ffn.up", ".ffn.down")
@@ -77,7 +73,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
     try:
         with torch.device("meta"), _NoInitialValues():
-            network: Model = _KINDS[model.kind](model)
+            network: Model = next(family for kinds, family in _FAMILIES if isinstance(model, kinds))(model)
     except RuntimeError as error:  # a number of elements beyond 64 bits
         raise SettingsError(
             f"the model has tensors that are too large for PyTorch ({error}); lower its sizes"

@@ -21,11 +21,10 @@ from regard.weights.huggingface.decoders import DECODERS
 from regard.weights.huggingface.encoders import ENCODERS
 from regard.weights.huggingface.seq2seq import SEQ2SEQ
 from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE, Config, Family
-from regard.weights.huggingface.vit import Clip, Deit, Dinov2, Dinov2WithRegisters, Timm, Vit
+from regard.weights.huggingface.vit import IMAGES, Timm
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
-_IMAGES = (Vit(), Deit(), Dinov2(), Dinov2WithRegisters(), Clip())
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (*ENCODERS, *DECODERS, *_IMAGES, *SEQ2SEQ)}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (*ENCODERS, *DECODERS, *IMAGES, *SEQ2SEQ)}
 TIMM = Timm()
 PREPROCESSOR = "preprocessor_config.json"
 

@@ -420,3 +420,6 @@ class Timm(Vit):
                 **({"label_names": [*names.values()]} if (names := (extra or {}).get("id2label")) else {}),
             }
         )
+
+
+IMAGES = (Vit(), Deit(), Dinov2(), Dinov2WithRegisters(), Clip())
