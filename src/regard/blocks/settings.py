@@ -238,6 +238,7 @@ class TransformerXL(Settings):
 
 
 class _Scaling(Settings):
+    kind: str
     factor: float = Field(ge=1)
     """How many times longer the sequences may be."""
 
