@@ -44,7 +44,6 @@ class Prompt:
     search: Greedy | Sampling = field(default_factory=Greedy)
     rules: Rules = field(default_factory=Rules)
     ends: frozenset[int] = frozenset()
-    """Tokens that end the text."""
     sample: int = 0
     """Number of the random stream. Together with the seed, it decides all draws."""
     alternatives: int = 0

@@ -272,14 +272,12 @@ class GenerateOptions(Penalties, Filters):
         return self.details or self.n > 1 or self.logprobs is not None
 
     def search(self) -> Greedy | Sampling:
-        """The choice of each token."""
         if self.temperature == 0:
             return Greedy()
         names = (*Filters.model_fields, "seed")
         return Sampling.model_construct(**{name: getattr(self, name) for name in names})  # they are valid already
 
     def rules(self) -> Rules:
-        """The rules for each token."""
         return Rules.model_construct(**{name: getattr(self, name) for name in Penalties.model_fields})
 
 

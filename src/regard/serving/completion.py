@@ -329,11 +329,7 @@ class CompletionService(Service):
             rule = f"{count:,} texts ({len(prompts):,} prompts, n = {options.n:,}), at most {settings.texts:,}"
             raise http.FieldError(400, f"Invalid request: {rule} are allowed; lower n", "n")
         self.common.check_length(prompts)
-        texts = [
-            TextStream(model, prompt, options, sample, keep=count == 1 and options.special)
-            for prompt in prompts
-            for sample in range(options.n)
-        ]
+        texts = model.texts(prompts, options, keep=count == 1 and options.special)
         for text in texts:
             try:
                 self.writers[name].batch.check(text.prompt)
@@ -354,18 +350,17 @@ class CompletionService(Service):
             return answer.whole()
         # The first piece decides the status. It also starts the generator, whose end frees the rows.
         first = await http.while_connected(asyncio.ensure_future(anext(pieces)), request)
-        if isinstance(first[1], Exception):
-            raise first[1]
 
         async def events() -> AsyncIterator[str]:
             for index in range(len(texts) if answer.chat else 0):
                 yield http.event(answer.opening(index))
             yield http.event(answer.chunk(*first))
-            async for index, piece in pieces:
-                if isinstance(piece, Exception):
-                    yield http.event(http.openai_error(piece))
-                    return
-                yield http.event(answer.chunk(index, piece))
+            try:
+                async for index, piece in pieces:
+                    yield http.event(answer.chunk(index, piece))
+            except Exception as error:
+                yield http.event(http.openai_error(error))
+                return
             if answer.usage_asked:
                 yield http.event(answer.body([], usage=answer.usage))
             yield "data: [DONE]\n\n"
@@ -411,28 +406,28 @@ class Reply:
         """The answer that is sent at once, after all texts have ended."""
         choices = []
         for index, text in enumerate(self.texts):
-            message = {"message": {"role": "assistant", "content": text.text, "refusal": None}}
-            content = message if self.chat else {"text": text.text}
-            choices.append(self._choice(index, content, _asked(text), text.finish))
+            content = {"message": {"role": "assistant", "content": text.text, "refusal": None}}
+            choices.append(self._choice(index, content, TextPiece(text.text, _asked(text), text.finish)))
         return self.body(choices, self.usage)
 
     def opening(self, index: int) -> dict[str, Any]:
         """The first event of a text in the stream of a chat, which names the role."""
-        return self.body([self._choice(index, {"delta": {"role": "assistant", "content": ""}}, (), None)], None)
+        content = {"delta": {"role": "assistant", "content": ""}}
+        return self.body([self._choice(index, content, TextPiece("", (), None))], None)
 
     def chunk(self, index: int, piece: TextPiece) -> dict[str, Any]:
         """An event of a stream."""
-        delta = {"delta": {"content": piece.text} if piece.text else {}}
-        content = delta if self.chat else {"text": piece.text}
-        return self.body([self._choice(index, content, piece.tokens, piece.finish)], None)
+        content = {"delta": {"content": piece.text} if piece.text else {}}
+        return self.body([self._choice(index, content, piece)], None)
 
-    def _choice(self, index: int, content: Any, tokens: Sequence[Shown], finish: str | None) -> dict[str, Any]:
-        empty = self.texts[index].options.logprobs is None or (self.asked.stream and not tokens)
-        logprobs = None if empty else self.asked.logprobs_of(tokens, self.model)
-        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+    def _choice(self, index: int, content: dict[str, Any], piece: TextPiece) -> dict[str, Any]:
+        """A text or a part of one; `content` has it in the shape of a chat."""
+        empty = self.texts[index].options.logprobs is None or (self.asked.stream and not piece.tokens)
+        logprobs = None if empty else self.asked.logprobs_of(piece.tokens, self.model)
+        shown = content if self.chat else {"text": piece.text}
+        return {"index": index, **shown, "logprobs": logprobs, "finish_reason": piece.finish}
 
 
-async def _all_received(pieces: AsyncIterator[tuple[int, Any]]) -> None:
-    async for _, piece in pieces:
-        if isinstance(piece, Exception):
-            raise piece
+async def _all_received(pieces: AsyncIterator[Any]) -> None:
+    async for _ in pieces:
+        pass

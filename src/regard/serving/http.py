@@ -300,7 +300,6 @@ def error_response(error: BaseException, path: str) -> JSONResponse:
 
 
 def openai_error(error: BaseException) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
     shown = http_error(error)
     kind = "invalid_request_error" if shown.status_code < 500 else "server_error"
     names = {"param": getattr(shown, "param", None), "code": getattr(shown, "code", None)}
@@ -321,7 +320,6 @@ def add_file(app: FastAPI, path: str, file: Path) -> None:
 
 
 def event(content: dict[str, Any]) -> str:
-    """A server-sent event."""
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
 

@@ -30,7 +30,6 @@ STATUSES = {
     413: "The request is too long",
     503: "The queue is full; the Retry-After header contains the seconds to wait",
 }
-"""Errors that all addresses have."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -208,7 +207,7 @@ class Common:
         request: Request,
         writer: Writer | None = None,
     ) -> AsyncIterator[tuple[int, Any]]:
-        """The pieces of streams that the worker thread writes, each with the index of its stream; an error is the last.
+        """The pieces of streams that the worker thread writes, each with the index of its stream. Raises their errors.
 
         Without a writer, contents are iterators.
         """
@@ -231,16 +230,15 @@ class Common:
             try:
                 while left:
                     index, piece = await received.get()
-                    if piece is None:
-                        left -= 1
-                        continue
                     if isinstance(piece, Exception):
                         self.metrics.failed.inc()
                         if http.http_error(piece).status_code == 500:
                             self.say(f"error: {http.error_location(piece)}")
-                    yield index, piece
-                    if isinstance(piece, Exception):
-                        return
+                        raise piece
+                    if piece is None:
+                        left -= 1
+                    else:
+                        yield index, piece
             finally:
                 for job in jobs:
                     self.queue.cancel(job)

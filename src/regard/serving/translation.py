@@ -115,7 +115,6 @@ class Translators:
         return [Translated([each.text for each in row], len(row[0].tokens)) for row in found]
 
     def stream(self, text: str, route: Route) -> Iterator[str]:
-        """The translation in pieces."""
         return self._by_direction[route[:2]].stream(text, self._options(route).changed({"beam": 1}))
 
     def _options(self, route: Route) -> TranslateOptions:
@@ -236,12 +235,13 @@ class TranslationService(Service):
 
         async def answers() -> AsyncIterator[dict[str, Any]]:
             whole = ""
-            async for _, piece in received:
-                if isinstance(piece, Exception):
-                    yield {"error": http.http_error(piece).detail}
-                    return
-                whole += piece
-                yield {"piece": piece}
+            try:
+                async for _, piece in received:
+                    whole += piece
+                    yield {"piece": piece}
+            except Exception as error:
+                yield {"error": http.http_error(error).detail}
+                return
             yield {"done": True, **_answer(asked, [Translated([whole])], detected)}
 
         return answers()

@@ -63,7 +63,6 @@ class TextFrame:
     empty: tuple[int, ...] = ()
     """Tokens in place of an empty prompt; none: an empty prompt is an error."""
     ends: frozenset[int] = frozenset()
-    """Tokens that end a text."""
     line: int | None = None
     """The token between the lines of a running text, if the model was trained line by line."""
     limit: int | None = None
@@ -111,7 +110,7 @@ class Generator(Loaded):
         """The continuations of each prompt, with all details."""
         check_texts(prompts)
         options = self.options(options)
-        texts = self._texts(prompts, options)
+        texts = self.texts(prompts, options, keep=len(prompts) == options.n == 1)
         for _ in self._run(texts, options):
             pass
         found = [text.generation() for text in texts]
@@ -125,7 +124,7 @@ class Generator(Loaded):
         """
         check_texts([prompt])
         options = self.options(options, {**changes, "n": 1})
-        texts = self._texts([prompt], options)
+        texts = self.texts([prompt], options, keep=True)
         return (part for _, part in self._run(texts, options) if part)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -182,12 +181,9 @@ class Generator(Loaded):
         """A token as it is written in the vocabulary."""
         return self.tokenizer.names.get(number, f"<{number}>")
 
-    def _texts(self, prompts: Sequence[str], options: GenerateOptions) -> list[TextStream]:
-        return [
-            TextStream(self, prompt, options, sample, keep=len(prompts) == options.n == 1)
-            for prompt in prompts
-            for sample in range(options.n)
-        ]
+    def texts(self, prompts: Sequence[str], options: GenerateOptions, keep: bool) -> list[TextStream]:
+        """The texts to write: `options.n` for each prompt. `keep`: their caches are kept for later prompts."""
+        return [TextStream(self, prompt, options, sample, keep) for prompt in prompts for sample in range(options.n)]
 
     def _run(self, texts: Sequence[TextStream], options: GenerateOptions) -> Iterator[tuple[TextStream, str]]:
         """Writes all texts, at most `options.rows` at the same time; yields their parts."""
@@ -224,8 +220,9 @@ class TextStream(TextRow):
         super().__init__(Prompt(ids, options.tokens, search, rules, frame.ends, sample, wanted, slide, keep))
         self.results: list[Written] = []
         self._ids, self._before, self._read = list(ids), max(len(ids) - _CONTEXT, 0), len(ids)
-        self._parts: list[str] = []
-        self._held, self._size = prompt if options.echo else "", 0
+        self.text = ""
+        """The certain text so far."""
+        self._held = prompt if options.echo else ""
         self._starts: list[int] = []
         """Characters of the text before each token, or before the tokens that were decoded with it."""
         self._hidden = len(self._held)
@@ -238,7 +235,7 @@ class TextStream(TextRow):
         size = 1 if alone else max(len(written), 1)
         for some in (written[start : start + size] for start in range(0, len(written), size)):
             self.results += some
-            self._starts += [self._size + len(self._held)] * len(some)
+            self._starts += [len(self.text) + len(self._held)] * len(some)
             self._held += self._decoded([each.token for each in some if each.token not in self.prompt.ends])
             if (part := self._cut()) is not None:
                 return part
@@ -252,11 +249,6 @@ class TextStream(TextRow):
             (size for stop in stops for size in range(1, len(stop)) if self._held.endswith(stop[:size])), default=0
         )
         return self._emit(len(self._held) - longest)
-
-    @property
-    def text(self) -> str:
-        """The certain text so far."""
-        return "".join(self._parts)
 
     def generation(self) -> Generation:
         """The result; the text must have ended."""
@@ -277,7 +269,7 @@ class TextStream(TextRow):
     def shown(self) -> list[tuple[Written, int]]:
         """The tokens of the certain text so far, without its end, and the number of characters before each."""
         pairs = zip(self.results, self._starts, strict=True)
-        certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
+        certain = ((each, start) for each, start in pairs if start < len(self.text) or self.finish == "length")
         return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
     def _decoded(self, tokens: Sequence[int], last: bool = False) -> str:
@@ -291,7 +283,7 @@ class TextStream(TextRow):
 
     def _cut(self) -> str | None:
         """The text before the first stop string, if there is one; the text then ends."""
-        hidden = max(self._hidden - self._size, 0)
+        hidden = max(self._hidden - len(self.text), 0)
         found = [place for stop in self.options.stop if (place := self._held.find(stop, hidden)) >= 0]
         if not found:
             return None
@@ -300,8 +292,7 @@ class TextStream(TextRow):
 
     def _emit(self, size: int) -> str:
         part, self._held = self._held[:size], self._held[size:]
-        self._size += len(part)
-        self._parts.append(part)
+        self.text += part
         return part
 
 
