@@ -22,7 +22,6 @@ WIDEST = 12
 """Most classes of a confusion matrix that is printed as a table, and most mistakes of more classes."""
 
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
-Test: TypeAlias = Literal["bootstrap", "randomization"]
 
 Evaluated: TypeAlias = "tuple[Report, float | None, dict[str, Compared]]"
 """The report of one direction, the time of translating (None if translations were given), the significance tests."""
@@ -39,7 +38,6 @@ def evaluate_command(  # noqa: PLR0913
     reference: Annotated[Path | None, typer.Option(help="Reference translations, line by line.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     against: Annotated[str | None, typer.Option(help="Model or file to compare with (significance test).")] = None,
-    test: Annotated[Test, typer.Option(help="Significance test.")] = "bootstrap",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     tokenize: Annotated[BleuTokenizer, typer.Option(help="BLEU's tokenizer; none for tokenized texts.")] = "13a",
     beam: Annotated[int | None, typer.Option(min=1, help="Beam size.", show_default="5, or the model's")] = None,
@@ -101,9 +99,7 @@ def evaluate_command(  # noqa: PLR0913
             else:
                 others = _translate(test_set, terminal.open_model(against, device, verb="translate"), beam, as_used)
             with terminal.progress("testing significance"):
-                compared = compare(
-                    translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test
-                )
+                compared = compare(translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize)
         results[test_set.name] = (report, seconds, compared)
     (_print_json if as_json else _print)(title, against, results)
 

@@ -426,15 +426,14 @@ def _urlencoded(raw: bytes) -> list[tuple[str, str]]:
 
 def _multipart(body: bytes, content_type: str) -> list[tuple[str, str | bytes]]:
     """Fields of a multipart form; the value of a file is its bytes."""
-    found: list[tuple[bytes, bytes]] = []
-    files: list[tuple[str, bytes]] = []
+    found: list[tuple[str, str | bytes]] = []
 
     def on_field(field: Any) -> None:
-        found.append((field.field_name or b"", field.value or b""))
+        found.append((_decoded(field.field_name or b""), _decoded(field.value or b"")))
 
     def on_file(file: Any) -> None:
         file.file_object.seek(0)
-        files.append((_decoded(file.field_name or b""), file.file_object.read()))
+        found.append((_decoded(file.field_name or b""), file.file_object.read()))
         file.close()
 
     try:
@@ -442,7 +441,7 @@ def _multipart(body: bytes, content_type: str) -> list[tuple[str, str | bytes]]:
         python_multipart.parse_form(headers, BytesIO(body), on_field, on_file)
     except (FormParserError, ValueError):
         raise HTTPException(400, "the multipart form is malformed; check its boundary") from None
-    return [*((_decoded(name), _decoded(value)) for name, value in found), *files]
+    return found
 
 
 def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
