@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.data.images import read_image
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError
-from regard.models.families import Decoder, Encoder, EncoderDecoder, ImageEncoder, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.models.settings import Vision as VisionSettings
 from regard.shipped import MODELS
@@ -112,11 +112,7 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
     """Tokenizes an input. Raises `InputError` for more than `limit` tokens."""
     network, tokenizers = loaded.network, loaded.tokenizers
     if isinstance(network, Vision):
-        return _read_image(network, given)
-    if isinstance(network, ImageEncoder):
-        raise InputError(
-            f"model {loaded.name} is of kind {loaded.settings.kind}, which no view can show; use regard predict"
-        )
+        return _read_image(loaded, given)
     if given.image is not None:
         raise InputError(f"image is for vision models, and this model is of kind {loaded.settings.kind}; give a text")
     if isinstance(loaded, Translator):
@@ -162,8 +158,10 @@ def _read_translation(loaded: Translator, given: Input, limit: int) -> ReadInput
     return ReadInput({"encoder": source, "decoder": target}, [*written, ends.end])
 
 
-def _read_image(network: Vision, given: Input) -> ReadInput:
-    settings = network.settings
+def _read_image(loaded: Loaded, given: Input) -> ReadInput:
+    settings = loaded.settings
+    if not isinstance(settings, VisionSettings):
+        raise InputError(f"model {loaded.name} is of kind {settings.kind}, which no view can show; use regard predict")
     expected = (settings.channels, *settings.image)
     if given.image is None or given.image.shape != expected or given.image.dtype != np.uint8:
         has = "none" if given.image is None else f"{given.image.dtype} {list(given.image.shape)}"

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from regard.models.build import Model
-from regard.models.families import Decoder, EncoderDecoder, ImageEncoder, Vision
+from regard.models.families import Decoder, EncoderDecoder, Vision
 
 
 def activation_bytes(model: Model, length: int, batch: int) -> int:
@@ -41,7 +41,7 @@ def activation_bytes(model: Model, length: int, batch: int) -> int:
 
 def _forward(model: Model, length: int, batch: int) -> list[Tensor]:
     """Return log-probabilities over a vocabulary, and the outputs of all heads. Masked heads score every token."""
-    if isinstance(model, Vision | ImageEncoder):
+    if isinstance(model, Vision):
         settings = model.settings
         dtype = next(model.parameters()).dtype
         hidden = model(torch.empty(batch, settings.channels, *settings.image, device="meta", dtype=dtype))

@@ -15,18 +15,17 @@ from regard.blocks.layers import RmsNorm
 from regard.blocks.settings import Core, Normal
 from regard.errors import InputError, SettingsError
 from regard.models import settings
-from regard.models.families import Decoder, Encoder, EncoderDecoder, ImageEncoder, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
 
 Place: TypeAlias = torch.device | str | None
-Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | ImageEncoder
+Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
 _FAMILIES: list[tuple[Any, Any]] = [
     (settings.AnySeq2Seq, EncoderDecoder),
     (settings.Encoder | settings.Elmo, Encoder),
     (settings.Decoder, Decoder),
-    (settings.Vision, Vision),
-    (settings.ResNet | settings.ImageLstm, ImageEncoder),
+    (settings.AnyVision, Vision),
 ]
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight", ".ffn.down")
 """Matrices that write to the residual stream."""
@@ -53,11 +52,7 @@ def build(model: settings.Encoder | settings.Elmo, device: Place = ..., dtype: t
 @overload
 def build(model: settings.Decoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Decoder: ...
 @overload
-def build(model: settings.Vision, device: Place = ..., dtype: torch.dtype | None = ...) -> Vision: ...
-@overload
-def build(
-    model: settings.ResNet | settings.ImageLstm, device: Place = ..., dtype: torch.dtype | None = ...
-) -> ImageEncoder: ...
+def build(model: settings.AnyVision, device: Place = ..., dtype: torch.dtype | None = ...) -> Vision: ...
 @overload
 def build(model: ModelSettings, device: Place = ..., dtype: torch.dtype | None = ...) -> Model: ...
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:

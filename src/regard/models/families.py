@@ -164,51 +164,43 @@ class Decoder(_Writer):
 
 
 class Vision(Tapped):
-    """An encoder of image patches (Dosovitskiy et al. 2021). `heads[name](hidden)` gives logits."""
+    """An encoder of images: a stack over patches (Dosovitskiy et al. 2021), or without attention LSTMs or convolutions.
 
-    def __init__(self, model: settings.Vision) -> None:
+    `heads[name](hidden)` gives logits.
+    """
+
+    def __init__(self, model: settings.AnyVision) -> None:
         super().__init__()
         self.settings = model
-        position = build_grid_position(
-            model.position, model.grid, model.width, model.head_size, model.class_token, model.registers
-        )
-        norm = model.norm if model.embedding_norm else None
-        self.embedding = PatchEmbedding(
-            model.channels, model.patch, model.width, position, model.dropout, model.patch_bias, norm
-        )
-        self.encoder = Stack(model, NoPosition())
-        self.heads = build_heads(model.heads, model)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), registers, patches."""
-        x_BTD = self.embedding(images)
-        grid = self.embedding.grid(images)
-        rotation = self.embedding.position.rotation(grid, x_BTD.device, x_BTD.dtype)
-        return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
-
-
-class ImageEncoder(Tapped):
-    """A model of images without attention: convolutions or LSTMs. `heads[name](hidden)` gives logits."""
-
-    def __init__(self, model: settings.ResNet | settings.ImageLstm) -> None:
-        super().__init__()
-        self.settings = model
-        self.encoder: RecurrentEncoder | ResNetStack
-        if isinstance(model, settings.ImageLstm):
-            position = GridPosition(model.position, model.width, model.class_token)
-            self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
+        self.encoder: Stack | RecurrentEncoder | ResNetStack
+        if isinstance(model, settings.ResNet):
+            self.encoder = ResNetStack(model)
+        elif isinstance(model, settings.ImageLstm):
+            none = GridPosition(model.position, model.width, model.class_token)
+            self.embedding = PatchEmbedding(model.channels, model.patch, model.width, none, model.dropout)
             self.encoder = RecurrentEncoder(model)
         else:
-            self.encoder = ResNetStack(model)
+            position = build_grid_position(
+                model.position, model.grid, model.width, model.head_size, model.class_token, model.registers
+            )
+            norm = model.norm if model.embedding_norm else None
+            self.embedding = PatchEmbedding(
+                model.channels, model.patch, model.width, position, model.dropout, model.patch_bias, norm
+            )
+            self.encoder = Stack(model, NoPosition())
         self.heads = build_heads(model.heads, model)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return `[B, T, D]` for images `[B, C, height, width]`: a state for each patch or cell of the last stage."""
+        """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), registers, patches or cells."""
+        if isinstance(self.encoder, ResNetStack):
+            require_images(images, self.settings.channels)
+            return self.encoder(images)
+        x_BTD = self.embedding(images)
+        layout = Padded(*x_BTD.shape[:2])
         if isinstance(self.encoder, RecurrentEncoder):
-            x_BTD = self.embedding(images)
-            return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]))
-        require_images(images, self.settings.channels)
-        return self.encoder(images)
+            return self.encoder(x_BTD, layout)
+        rotation = self.embedding.position.rotation(self.embedding.grid(images), x_BTD.device, x_BTD.dtype)
+        return self.encoder(x_BTD, layout, rotation=rotation)
 
 
 def _text_embedding(

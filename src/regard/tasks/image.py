@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split
 from regard.errors import DataError, SettingsError
 from regard.models.build import Model
-from regard.models.families import ImageEncoder, SequenceHead, Vision
+from regard.models.families import SequenceHead, Vision
 from regard.models.settings import AnyVision, Classification, ModelSettings
 from regard.settings import Settings, Table
 from regard.tasks.augmentation import Augmentation, Augmented, augment
@@ -40,7 +40,6 @@ BINS = 15
 BATCH = 64
 """Images that are computed together outside of training."""
 Resizing = Literal["stretch", "crop"]
-Network: TypeAlias = Vision | ImageEncoder
 
 
 class Teacher(Settings):
@@ -87,7 +86,7 @@ class ImageTask(Task):
     version = 2
     settings: Image
     model: AnyVision
-    teacher: Network | None = None
+    teacher: Vision | None = None
     order: list[int] | None = None
     """The teacher's number of each class."""
 
@@ -132,12 +131,12 @@ class ImageTask(Task):
             self.teacher = self._read_teacher(self.settings.teacher.model).to(self.data.device)
         return super().batches(split, share)
 
-    def _read_teacher(self, name: str) -> Network:
+    def _read_teacher(self, name: str) -> Vision:
         directory, _ = find_model(name)
         model = load_model(directory)
         heads = [head for head in getattr(model.settings, "heads", {}).values() if isinstance(head, Classification)]
         channels = self.model.channels
-        if not isinstance(model, Network) or len(heads) != 1 or model.settings.channels != channels:
+        if not isinstance(model, Vision) or len(heads) != 1 or model.settings.channels != channels:
             raise SettingsError(
                 f"task.teacher.model ({name}) must be a vision model of {channels} channels with one "
                 "classification head; choose another"
@@ -148,19 +147,19 @@ class ImageTask(Task):
         self.order = None if known is None else [known.index(each) for each in names]
         return model.float().eval().requires_grad_(False)
 
-    def _head(self, model: Network) -> SequenceHead:
+    def _head(self, model: Vision) -> SequenceHead:
         head = model.heads[str(self.head)]
         assert isinstance(head, SequenceHead)
         return head
 
-    def logits(self, model: Network, images: Tensor) -> Tensor:
+    def logits(self, model: Vision, images: Tensor) -> Tensor:
         """The logits of bytes `[B, C, height, width]` outside of training."""
         x = to_input(images, model)
         logits: Tensor = self._head(model)(model(x))
         return (logits + self._head(model)(model(x.flip(-1)))) / 2 if self.settings.mirror else logits
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        assert isinstance(model, Network)
+        assert isinstance(model, Vision)
         images, labels, size = batch.values["pixels"], batch.values["label"], model.settings.image
         if not model.training:
             logits = self.logits(model, middle(images, size))
@@ -207,7 +206,7 @@ class ImageTask(Task):
 
     def details(self, model: nn.Module, split: Split) -> Table:
         """The confusion matrix: for each class, how many images of it got which class."""
-        assert isinstance(model, Network)
+        assert isinstance(model, Vision)
         names, device = self.labels["label"], next(model.parameters()).device
         counts = np.zeros((len(names), len(names)), np.int64)
         with torch.inference_mode():
@@ -225,7 +224,7 @@ class ImageTask(Task):
 
         An image is a file, the bytes of one, a Pillow image, or an array `[height, width, channels]`.
         """
-        assert isinstance(model, Network)
+        assert isinstance(model, Vision)
         channels = model.settings.channels
         images = [fitted(to_pixels(each, channels), self.size, channels, self.settings.resize) for each in inputs]
         device = next(model.parameters()).device

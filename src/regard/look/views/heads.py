@@ -21,7 +21,7 @@ from regard.look.pictures import draw_heads
 from regard.look.study import AttentionGroup, Study, StudyRun
 from regard.look.views import view
 from regard.models.build import Model
-from regard.models.families import EncoderDecoder, ImageEncoder, Vision
+from regard.models.families import EncoderDecoder, Vision
 from regard.models.settings import reach
 from regard.settings import did_you_mean
 
@@ -164,7 +164,7 @@ def induction(network: Model, length: int | None = None, seed: int = 0) -> dict[
     induction head looks at the token after the same one in the first copy. The tokens of a sequence are all different:
     a repeated token would have two possible targets.
     """
-    assert not isinstance(network, Vision | ImageEncoder)
+    assert not isinstance(network, Vision)
     sizes = [network.settings.vocabulary]
     if isinstance(network, EncoderDecoder):
         sizes.append(network.settings.target_size)
