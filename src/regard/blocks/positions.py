@@ -56,19 +56,12 @@ class Position(nn.Module):
         return Signals()
 
 
-def angle_dtype(device: torch.device) -> torch.dtype:
-    """Angles are computed in float64, so that large positions stay exact; Apple's GPUs have no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def frequencies(
-    width: int, base: float = 10_000.0, dtype: torch.dtype = torch.float64, device: torch.device | None = None
-) -> Tensor:
-    """`[⌈width / 2⌉]`: radians per position of pair j, base^(−2j / width).
+def frequencies(width: int, base: float = 10_000.0, device: torch.device | None = None) -> Tensor:
+    """`[⌈width / 2⌉]`: radians per position of pair j, base^(−2j / width); in float64, for exact large positions.
 
     Computed on the device: a copy to a GPU would wait for it, and cannot be part of a CUDA graph.
     """
-    return base ** -(torch.arange(0, width, 2, dtype=dtype, device=device) / width)
+    return base ** -(torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 def sinusoidal(
@@ -79,10 +72,8 @@ def sinusoidal(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`[..., width]`: the encodings of positions of any shape; an odd width drops the last cosine."""
-    exact = angle_dtype(positions.device)
-    angles = positions.to(exact)[..., None] * frequencies(width, base, exact, positions.device)
-    sines, cosines = angles.sin(), angles.cos()
-    encoding = _joined(sines, cosines, order)[..., :width]
+    angles = positions[..., None] * frequencies(width, base, positions.device)
+    encoding = _joined(angles.sin(), angles.cos(), order)[..., :width]
     return encoding.to(dtype or torch.get_default_dtype())
 
 
@@ -147,18 +138,14 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
 
 
 def rotary_frequencies(
-    position: settings.Rotary,
-    channels: int,
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | None = None,
-    length: Tensor | None = None,
+    position: settings.Rotary, channels: int, device: torch.device | None = None, length: Tensor | None = None
 ) -> tuple[Tensor, float]:
     """`[channels / 2]`: radians per position after scaling, and a factor for cosines and sines.
 
     `length` `[..., 1]` is that of the sequences, for dynamic scaling; the result is then `[..., channels / 2]`.
     """
     scaling = position.scaling
-    plain = frequencies(channels, position.base, dtype, device)
+    plain = frequencies(channels, position.base, device)
     if scaling is None:
         return plain, 1.0
     if isinstance(scaling, settings.LinearScaling):
@@ -166,8 +153,8 @@ def rotary_frequencies(
     if isinstance(scaling, settings.DynamicScaling):
         if length is None:
             return plain, 1.0
-        growth = scaling.factor * (length.to(dtype) / scaling.original_length).clamp(min=1) - (scaling.factor - 1)
-        pair = torch.arange(len(plain), dtype=dtype, device=device)
+        growth = scaling.factor * (length.double() / scaling.original_length).clamp(min=1) - (scaling.factor - 1)
+        pair = torch.arange(len(plain), dtype=plain.dtype, device=device)
         return plain * growth ** (-2 * pair / max(channels - 2, 1)), 1.0
     if isinstance(scaling, settings.YarnScaling):
         return _yarn(plain, position.base, channels, scaling), 0.1 * math.log(scaling.factor) + 1.0
@@ -205,7 +192,7 @@ class RotaryPosition(Position):
         """The settings in layers with a window."""
 
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
-        exact, position = angle_dtype(device), self.position if visibility.window is None else self.near
+        position = self.position if visibility.window is None else self.near
         queries, length = visibility.queries, None
         places = queries.places(device)
         if isinstance(position.scaling, settings.DynamicScaling):
@@ -213,8 +200,8 @@ class RotaryPosition(Position):
                 length = queries.offsets_S1.diff()[queries.sequences(device)][:, None]
             else:
                 length = places.amax(-1, keepdim=True)[..., None] + 1
-        turns, factor = rotary_frequencies(position, position.channels(self.head_size), exact, device, length)
-        angles = places.to(exact)[..., None] * turns
+        turns, factor = rotary_frequencies(position, position.channels(self.head_size), device, length)
+        angles = places[..., None] * turns
         return Signals(rotation=rotation(angles, dtype, self.position.order, factor))
 
 
@@ -385,9 +372,8 @@ class RotaryGridPosition(GridPosition):
     """Rotates the first half of the pairs by the column, the second half by the row; the class token stays."""
 
     def rotation(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Rotation:
-        exact = angle_dtype(device)
-        turns = frequencies(self.head_size // 2, self.position.base).to(device, exact)
-        angles_PE = torch.cat([place.to(exact)[:, None] * turns for place in places_2d(grid, device)], dim=-1)
+        turns = frequencies(self.head_size // 2, self.position.base, device)
+        angles_PE = torch.cat([place[:, None] * turns for place in places_2d(grid, device)], dim=-1)
         angles_TE = self.with_learned_tokens(angles_PE, torch.zeros_like(angles_PE[0]))
         return rotation(angles_TE[None], dtype)
 
