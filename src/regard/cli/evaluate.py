@@ -117,10 +117,14 @@ def _of_another_task(name: str) -> Path | None:
 
 
 def _translate(test_set: EvaluationSet, model: Translator, beam: int | None, as_used: bool) -> list[str]:
+    """Unless `as_used`, texts are neither split nor protected, as in most papers."""
     if test_set.sources is None:
         raise SettingsError(f"--against ({model.name}) is a model and needs --input; add it, or give a file")
+    to = test_set.to if model.tagged else None
     with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
-        return test_set.translations(model, beam, as_used)
+        return model.translate(
+            test_set.sources, beam=beam or model.frame.defaults.beam, to=to, split=as_used, keep=as_used
+        )
 
 
 def _run_suite(

@@ -47,17 +47,15 @@ def wide(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def padded(
-    rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1, most: int | None = None
-) -> tuple[Tensor, Padded]:
+def padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1, most: int | None = None) -> Inputs:
     """Rows of tokens as `[B, T]` with their layout. T is a multiple of `multiple`, unless that exceeds `most`."""
     lengths = [len(row) for row in rows]
     time = up_to(max(lengths), multiple)
     time = time if most is None or time <= most else max(lengths)
     tokens = torch.tensor([[*row, *[0] * (time - len(row))] for row in rows], device=device)
     if min(lengths) == time and multiple == 1:
-        return tokens, Padded(len(rows), time)
-    return tokens, Padded.of(torch.tensor(lengths, device=device), time)
+        return Inputs(tokens, Padded(len(rows), time))
+    return Inputs(tokens, Padded.of(torch.tensor(lengths, device=device), time))
 
 
 def padded_pairs(
@@ -112,7 +110,7 @@ class SearchModel:
 
     def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
         """Pads the inputs, as `begin` reads them."""
-        return Inputs(*padded(inputs, self.device, SHAPES if self.paths.fixed else 1, self.longest))
+        return padded(inputs, self.device, SHAPES if self.paths.fixed else 1, self.longest)
 
     def begin(self, inputs: Inputs, longest: int, beams: int = 1, coverage: bool = False) -> tuple[State, Tensor]:
         """Reads the inputs; returns the state and the logits `[B, V]` of the first token.

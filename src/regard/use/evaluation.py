@@ -23,7 +23,6 @@ from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
 from regard.tasks.metrics import bracket_f1
 from regard.tasks.recipe import data_settings
-from regard.use.translator import Translator
 
 TOKENIZERS = ("13a", "none", "intl", "zh", "char")
 """Tokenizers of sacreBLEU without further dependencies; `none` is for text that is already tokenized."""
@@ -234,14 +233,6 @@ class EvaluationSet:
     references: list[str]
     to: str | None = None
     """The target language, for models with several."""
-
-    def translations(self, model: Translator, beam: int | None, as_used: bool) -> list[str]:
-        """The translations of a model. Unless `as_used`, texts are neither split nor protected, as in most papers."""
-        assert self.sources is not None
-        to = self.to if model.tagged else None
-        beam = beam or model.frame.defaults.beam
-        found: list[str] = model.translate(self.sources, beam=beam, to=to, split=as_used, keep=as_used)
-        return found
 
 
 def evaluation_sets(
