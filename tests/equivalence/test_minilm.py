@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertModel
 
+import regard
 from regard.blocks.embedding import pool
 from regard.blocks.layout import Padded
 from regard.weights.directory import load_model
@@ -63,3 +64,16 @@ def test_the_vectors_are_those_of_transformers(
     ours = ours_of(load_model(directory, dtype=dtype), batch)
     for answer, wanted in zip(ours, theirs_of(directory, batch, dtype), strict=True):
         assert difference(answer, wanted) < limit
+
+
+@torch.no_grad()
+def test_long_texts_are_cut_where_sentence_transformers_cuts_them(directory: Path) -> None:
+    """At 256 tokens (`sentence_bert_config.json`), though the model has 512 positions."""
+    text = "the dog runs through the snow and " * 60
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_truncation(256)
+    encoding = tokenizer.encode(text)
+    assert len(encoding.ids) == 256
+    _, mean, _ = theirs_of(directory, (torch.tensor([encoding.ids]), torch.ones(1, 256)), torch.float32)
+    ours = torch.from_numpy(regard.load(directory, "cpu").embed([text]))
+    assert difference(ours, torch.nn.functional.normalize(mean)) < SINGLE

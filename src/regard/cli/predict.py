@@ -49,22 +49,23 @@ def predict_command(
     """
     terminal.check_files(inputs, source, output, "inputs")
     loaded: Loaded = terminal.open_model(model, device, threads)
-    failed = 0
+    failed = done = 0
 
     def results() -> Iterator[Any]:
-        nonlocal failed
+        nonlocal failed, done
         for chunk in terminal.input_chunks(inputs, source, CHUNK):
             try:
                 yield from loaded.predict(chunk)
             except (DataError, InputError):
                 if len(chunk) == 1 and inputs:
                     raise
-                for each in chunk:
+                for number, each in enumerate(chunk, done):
                     try:
                         yield from loaded.predict([each])
                     except (DataError, InputError) as error:
                         failed += 1
-                        yield {"error": str(error)}
+                        yield {"error": str(error).replace("inputs[0]", f"inputs[{number}]")}
+            done += len(chunk)
 
     terminal.write_lines((_line(result, as_json) for result in results()), output)
     if failed:

@@ -115,7 +115,8 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             reasons = [text for tally in (shaper.too_long, unseen) if (text := tally.text())]
             remedy = "check its labels:" if unseen else "pairs need texts of two sentences"
             if shaper.too_long:
-                remedy = 'raise data.longest, or set data.too_long = "truncate":'
+                cut = ', or set data.too_long = "truncate"' if hasattr(source.settings, "too_long") else ""
+                remedy = f"raise data.longest or train.tokens{cut}:"
             raise DataError("\n".join([f"data.{source.split} has no example left of {read:,}; {remedy}", *reasons]))
         about: Table = {
             "read": read,

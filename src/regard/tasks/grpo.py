@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -43,6 +42,8 @@ from regard.weights.location import find_model
 Reward: TypeAlias = Callable[[str, str, str], float]
 """Scores an answer: prompt, answer, reference."""
 LAST_WORD = "last-word"
+LARGEST_REWARD = 1e15
+"""The square of a larger one, summed over a group, can exceed a float32."""
 SMALLEST_SPREAD = 1e-6
 """Added to the standard deviation of the rewards of a group, which is 0 if all are equal."""
 
@@ -178,12 +179,15 @@ class GrpoTask(InstructTask):
         name = f"task.reward ({self.settings.reward})"
         try:
             score = float(self._reward(question, answer, reference))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(
                 f"{name} failed for the answer {shown(answer)}: {type(error).__name__}: {error}; correct the function"
             ) from error
-        if not math.isfinite(score):
-            raise RunError(f"{name} returned {score} for the answer {shown(answer)}; it must return a finite number")
+        if not abs(score) <= LARGEST_REWARD:  # also if it is NaN
+            raise RunError(
+                f"{name} returned {score} for the answer {shown(answer)}; it must return a finite number of at most "
+                f"{LARGEST_REWARD:g}"
+            )
         return score
 
 
@@ -206,7 +210,7 @@ def load_reward(name: str) -> Reward:
         else:
             module = importlib.import_module(where)
         found = getattr(module, function)
-    except Exception as error:  # the file is the user's own code
+    except (Exception, SystemExit) as error:  # the file is the user's own code
         raise SettingsError(
             f"task.reward ({name}) cannot be loaded ({type(error).__name__}: {error}); give FILE.py:NAME, MODULE:NAME "
             f"or {LAST_WORD}"

@@ -22,7 +22,7 @@ from regard.files import parse_json, read_json
 from regard.models.build import Model, Place, find_device
 from regard.models.cpu import prepared
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
-from regard.models.settings import ModelSettings
+from regard.models.settings import ModelSettings, reach
 from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair, check_texts
 from regard.weights import directory as run_directory
@@ -134,7 +134,7 @@ class Loaded:
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
         task = self._task if task_kind(self.config) == "embed" else None
         if not isinstance(task, EmbedTask):
-            task = EmbedTask(Embed(), self.settings, self.tokenizers)
+            task = EmbedTask(Embed(), _sentence_limit(self.directory, self.settings), self.tokenizers)
             task.pooled = _sentence_pooling(self.directory)
         return np.array(task.predict(self.network, texts), np.float32).reshape(len(texts), self.settings.width)
 
@@ -329,6 +329,14 @@ def _require_rows(place: Path, sides: Iterable[tuple[str, int, int]]) -> None:
                 f"the {side} tokenizer in {place} has {needs:,} tokens, but the model has {has:,}; copy the tokenizer "
                 "that it was trained with"
             )
+
+
+def _sentence_limit(directory: Path, settings: ModelSettings) -> ModelSettings:
+    """The settings with the length at which sentence-transformers cuts texts, if it is below the model's positions."""
+    file = directory / "sentence_bert_config.json"
+    limit = read_json(file).get("max_seq_length") if file.is_file() else None
+    shorter = isinstance(limit, int) and 0 < limit < (reach(settings) or 0)
+    return settings.changed({"position.length": limit}) if shorter else settings
 
 
 def _sentence_pooling(directory: Path) -> PoolingKind:

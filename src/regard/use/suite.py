@@ -55,8 +55,10 @@ def read_suite(name: str) -> dict[str, Table]:
     if path is None or not path.is_file():
         raise SettingsError(f"suite ({name}) does not exist{did_you_mean(name, known)}; choose {', '.join(known)}")
     tables = read_toml(path.read_text(encoding="utf-8"), source=f"suite ({path})")
-    tasks = tables.pop("tasks", {})
-    return {task: merge(tables, recipe) for task, recipe in tasks.items()}
+    tasks = {task: merge(tables, recipe) for task, recipe in tables.pop("tasks", {}).items()}
+    if not tasks or not all({"task", "data", "metrics"} <= {*recipe} for recipe in tasks.values()):
+        raise SettingsError(f"suite ({path}) needs tables [tasks.NAME], each with task, data and metrics; add them")
+    return tasks
 
 
 @dataclass(frozen=True)
@@ -103,21 +105,24 @@ class Suite:
         """The metrics of one run, which is trained in a process of its own unless it is finished."""
         place = self.directory / task / str(seed)
         begun = (place / CONFIG).is_file()
+        recipe = self._recipe(task, seed, begun)
         if not begun or Run.open(place).status.state != "finished":
-            new = [self._recipe(task, seed), f"train.seed={seed}", f"train.directory={place}", *self.changes]
+            new = [recipe, f"train.seed={seed}", f"train.directory={place}", *self.changes]
             self._call(task, seed, ["train", *(["--resume", str(place)] if begun else new)])
         run = Run.open(place)
         if run.status.state != "finished":
             raise RunError(f"{task} with seed {seed} was stopped; run the suite again to resume it")
-        if not run.config["data"].get("test"):
-            return run.status.metrics
-        if not (file := place / TESTED).is_file():
-            write_text(file, self._call(task, seed, ["evaluate", str(place), "--split", "test", "--json"]))
-        metrics: dict[str, float | None] = read_json(file)["metrics"]
+        metrics: dict[str, float | None] = run.status.metrics
+        if run.config["data"].get("test"):
+            if not (file := place / TESTED).is_file():
+                write_text(file, self._call(task, seed, ["evaluate", str(place), "--split", "test", "--json"]))
+            metrics = read_json(file)["metrics"]
+        if unknown := {*read_suite(self.name)[task]["metrics"]} - {*metrics}:
+            raise SettingsError(f"{task} has no metric {min(unknown)}; choose of {', '.join(metrics)}")
         return metrics
 
-    def _recipe(self, task: str, seed: int) -> str:
-        """The file with the recipe of a run; runs can start at the same time."""
+    def _recipe(self, task: str, seed: int, begun: bool) -> str:
+        """The file with the recipe of a run; runs can start at the same time. That of a run that has begun is kept."""
         table = {key: value for key, value in read_suite(self.name)[task].items() if key != "metrics"}
         table["data"] = {"root": self.data, **table["data"]}
         if self.model is None:
@@ -126,7 +131,10 @@ class Suite:
             table["train"] = {**table["train"], "start": self.model}
         path = self.directory / task / f"{seed}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, tomli_w.dumps(table))
+        text = tomli_w.dumps(table) + "".join(f"# {change}\n" for change in self.changes)
+        if begun and path.is_file() and _without_root(path.read_text(encoding="utf-8")) != _without_root(text):
+            raise RunError(f"{path.with_suffix('')} was trained with other settings ({path}); choose another --save")
+        write_text(path, text)
         return str(path)
 
     def _call(self, task: str, seed: int, words: Sequence[str]) -> str:
@@ -135,6 +143,10 @@ class Suite:
         if finished.returncode:
             raise RunError(f"{task} with seed {seed} failed: {finished.stderr.strip().splitlines()[-1]}")
         return finished.stdout
+
+
+def _without_root(recipe: str) -> list[str]:
+    return [line for line in recipe.splitlines() if not line.startswith("root = ")]
 
 
 def markdown(results: Sequence[Result]) -> Iterator[str]:

@@ -179,7 +179,7 @@ def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Model:
         def predict(self, inputs: list[str]) -> list[Any]:
             if "bad" in inputs:
-                raise DataError("bad does not decode; give a PNG file")
+                raise DataError(f"inputs[{inputs.index('bad')}] does not decode; give a PNG file")
             return [text.upper() if text != "number" else {"label": 3, "p": 0.5} for text in inputs]
 
     def run(*words: object, given: str | None = None) -> str:
@@ -194,9 +194,10 @@ def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert run("--input", tmp_path / "in", "--output", tmp_path / "out") == ""
     assert (tmp_path / "out").read_text() == "A\n\nB\n"
     several = CliRunner().invoke(app, ["predict", "de-en", "a", "bad", "b"])
-    assert (several.exit_code, several.stdout) == (1, "A\nerror: bad does not decode; give a PNG file\nB\n")
-    several = CliRunner().invoke(app, ["predict", "de-en", "--json"], input="bad\na\n")
+    assert (several.exit_code, several.stdout) == (1, "A\nerror: inputs[1] does not decode; give a PNG file\nB\n")
+    several = CliRunner().invoke(app, ["predict", "de-en", "--json"], input="a\n" * 300 + "bad\na\n")
     assert (several.exit_code, several.stdout.count("error")) == (1, 1)
+    assert "inputs[300] does not decode" in several.stdout
     assert isinstance(CliRunner().invoke(app, ["predict", "de-en", "bad"]).exception, DataError)
     wrong = CliRunner().invoke(app, ["predict", "model", "a", "--input", "in"])
     assert isinstance(wrong.exception, SettingsError)

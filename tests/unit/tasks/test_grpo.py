@@ -133,12 +133,16 @@ def test_rewards_are_checked(folder: Path, tmp_path: Path) -> None:
     file.write_text(
         "def fails(question, answer, reference):\n    raise KeyError('no')\n\n"
         "def nan(question, answer, reference):\n    return float('nan')\n\n"
+        "def huge(question, answer, reference):\n    return 1e300\n\n"
+        "def exits(question, answer, reference):\n    raise SystemExit\n\n"
         "def words(question, answer, reference):\n    return 'many'\n\nnumber = 3\n",
         encoding="utf-8",
     )
     wrong: dict[str, type[RegardError]] = {
         f"{file}:fails": RunError,
         f"{file}:nan": RunError,
+        f"{file}:huge": RunError,
+        f"{file}:exits": RunError,
         f"{file}:words": RunError,
         f"{file}:missing": SettingsError,
         f"{file}:number": SettingsError,

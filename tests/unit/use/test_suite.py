@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_a_suite_runs_once_and_reports_test_data_where_there_are_some(
 
     monkeypatch.setattr(subprocess, "run", refuse)
     assert suite.run(seeds=1) == results
+    for other in (replace(suite, changes=[*small, "train.steps=5"]), replace(suite, model="encoder")):
+        with pytest.raises(RunError, match="other settings"):
+            other.run(seeds=1)
+    text = (tmp_path / "own.toml").read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(text.replace('["accuracy", "f1"]', '["bleu"]'), encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"no metric bleu; choose of loss, accuracy"):
+        suite.run(seeds=1)
+    (tmp_path / "own.toml").write_text("[tasks.a]\ntask = 'tag'\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match="task, data and metrics"):
+        suite.run(seeds=1)
     assert json.loads((tmp_path / "out/results.json").read_text("utf-8"))["results"][0]["task"] == "films"
 
 
