@@ -184,7 +184,7 @@ def test_indices_are_those_of_addresses(served: dict[str, Served], watched: Watc
     assert page.locator(".large h2").inner_text() == "Cross-attention · layer 0 · head 1"
     button = page.locator("[data-head='decoder.0.cross.1']")
     assert button.get_attribute("aria-label").startswith("Layer 0, head 1")
-    assert page.locator(".maps [role=columnheader]").all_inner_texts() == ["", "0", "1"]
+    assert page.locator(".maps [role=columnheader]").all_inner_texts() == ["layer", "0", "1"]
     page.locator("#enlarged").focus()
     page.keyboard.press("ArrowRight")
     assert " at 0" in page.locator("#readout").inner_text()

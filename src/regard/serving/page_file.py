@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import tomllib
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -145,6 +146,10 @@ def about(study: Study, chapters: str | None = None) -> dict[str, Any]:
         "outputs": outputs_of(loaded),
         "special": special_tokens(loaded),
         "chapters": [each.model_dump() for each in lecture.chapter],
+        "texts": {
+            name: {"changed": True} | each
+            for name, each in tomllib.loads(WEB.joinpath("views.toml").read_text("utf-8")).items()
+        },
         "samples": SAMPLES,
         "against": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }

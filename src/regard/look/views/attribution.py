@@ -29,7 +29,7 @@ class AttributionRequest(view.RunRequest):
     output: view.Text | None = None
     """`output` of a model that writes, or the name of a head. None: the first."""
     place: view.Count | None = None
-    """The position of the prediction. None: the last."""
+    """The position of the prediction. None: the first mask, or the last token of the text."""
     answer: view.Count | None = None
     """The token or class; for spans, 0 is the start and 1 the end. None: the most probable."""
 
@@ -54,7 +54,7 @@ def attribution_of(study: Study, run: StudyRun, asked: AttributionRequest) -> vi
 
     with study.edited(run), torch.no_grad():
         logs_PC = logs().cpu()
-    place = len(logs_PC) - 1 if asked.place is None else asked.place
+    place = _place(study, run, len(logs_PC)) if asked.place is None else asked.place
     answer = int(logs_PC[min(place, len(logs_PC) - 1)].argmax()) if asked.answer is None else asked.answer
     if place >= len(logs_PC) or answer >= logs_PC.shape[-1]:
         raise InputError(f"place ({place}) and answer ({answer}) must be less than {list(logs_PC.shape)}")
@@ -79,6 +79,18 @@ def attribution_of(study: Study, run: StudyRun, asked: AttributionRequest) -> vi
     shown = [[each, names(each), float(logs_PC[place, each].exp())] for each in dict.fromkeys([*best, answer])]
     chosen = {"output": output, "place": place, "places": len(logs_PC), "answer": answer}
     return {"outputs": outputs, **chosen, "answers": shown, "stacks": found}
+
+
+def _place(study: Study, run: StudyRun, count: int) -> int:
+    """The position to begin with, among `count`."""
+    side, tokenizers = run.sides.get("encoder"), study.loaded.tokenizers
+    if study.writes or tokenizers is None or side is None or count != len(side.tokens):
+        return count - 1
+    mask = tokenizers.source.roles.get("mask")
+    with_text = [i for i, token in enumerate(side.tokens) if token.span[1] > token.span[0]]
+    if mask is not None and mask in side.ids:
+        return side.ids.index(mask)
+    return max(with_text, default=count - 1)
 
 
 def _baseline(study: Study, stack: str, module: Any) -> tuple[Tensor | None, str]:

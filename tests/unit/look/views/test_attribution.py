@@ -66,3 +66,14 @@ def test_errors(studies: dict[str, Study]) -> None:
     for changes, named in (({"output": "tags"}, "output"), ({"place": 99}, "place"), ({"answer": 10**6}, "answer")):
         with pytest.raises(InputError, match=named):
             attribution_of(study, run, AttributionRequest(run=run.key, **changes))
+
+
+def test_an_encoder_begins_with_its_mask(studies: dict[str, Study]) -> None:
+    for text, wanted in (("ein <mask> läuft", "<mask>"), ("ein Hund", None)):
+        study, run = run_of(studies, "encoder", text)
+        place = attribution_of(study, run, AttributionRequest(run=run.key))["place"]
+        side = run.sides["encoder"]
+        assert side.tokens[place].text == (wanted or side.tokens[-2].text), "not the token that ends the text"
+    study, run = run_of(studies, "decoder")
+    place = attribution_of(study, run, AttributionRequest(run=run.key))["place"]
+    assert place == len(run.sides["decoder"].tokens) - 1

@@ -31,8 +31,11 @@ export function between(stops, share) {
   return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
 }
 
-// Black or white, for text on a colour.
-export function inkOn([red, green, blue]) { return 0.3 * red + 0.59 * green + 0.11 * blue > 130 ? "#10161d" : "#ffffff"; }
+// Black or white, for text on a colour: the one with more contrast, at least 4.5 (WCAG 2).
+export function inkOn(colour) {
+  const [red, green, blue] = colour.map((part) => (part > 10 ? ((part / 255 + 0.055) / 1.055) ** 2.4 : part / 3294));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
+}
 
 // One head of a tensor [heads, queries, keys]. masked(query, key) tells which cells the mask hides.
 export function headOf(tensor, head, masked = null) {

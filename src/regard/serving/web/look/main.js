@@ -5,23 +5,21 @@ import { headName } from "./effect.js";
 import { save } from "./save.js";
 import { lost, open } from "./source.js";
 
-// A view is a module that exports show(root, page) and trust(page), a note on how to read it.
-// hint is one sentence; changed: whether the view shows the model with its changed heads.
-const view = (label, hint, load, changed = true) => ({ label, hint, load, changed });
+// A view is a module that exports show(root, page), and may export more(page), a note for this model. views.toml has its texts.
 const VIEWS = {
-  architecture: view("Architecture", "The whole model, from input below to output above.", () => import("./views/architecture.js")),
-  image: view("Image", "Which patches a head looks at.", () => import("./views/image.js")),
-  heads: view("Heads", "Every head as a map: rows are queries, columns are keys.", () => import("./views/heads.js")),
-  words: view("Words", "Which words a word looks at.", () => import("./views/words.js")),
-  walk: view("Walk", "One token through one layer: each step with its formula and its numbers.", () => import("./views/walk.js")),
-  decode: view("Decode", "The candidates of each step, and the beam search.", () => import("./views/decode.js")),
-  training: view("Training", "What one training step does with this input: losses, gradients and new weights.", () => import("./views/training.js"), false),
-  vectors: view("Vectors", "The same word in several sentences, layer by layer.", () => import("./views/vectors.js"), false),
-  positions: view("Positions", "How the model knows the order of its tokens.", () => import("./views/positions.js"), false),
-  task: view("Task", "What the heads of the model predict, at the tokens that they read.", () => import("./views/task.js")),
-  lens: view("Lens", "What each layer would answer if the model ended there.", () => import("./views/lens.js")),
-  attribution: view("Attribution", "How much each input token adds to an output.", () => import("./views/attribution.js")),
-  compare: view("Compare", "Two models, or one model with and without some heads.", () => import("./views/compare.js"), false),
+  architecture: () => import("./views/architecture.js"),
+  image: () => import("./views/image.js"),
+  heads: () => import("./views/heads.js"),
+  words: () => import("./views/words.js"),
+  walk: () => import("./views/walk.js"),
+  decode: () => import("./views/decode.js"),
+  training: () => import("./views/training.js"),
+  vectors: () => import("./views/vectors.js"),
+  positions: () => import("./views/positions.js"),
+  task: () => import("./views/task.js"),
+  lens: () => import("./views/lens.js"),
+  attribution: () => import("./views/attribution.js"),
+  compare: () => import("./views/compare.js"),
 };
 const SAMPLES = { de: "Ein Hund läuft durch den Schnee.", en: "A dog is running through the snow." };
 const ids = ["model", "theme", "lecture", "input", "tabs", "status", "edits", "view", "chapter"];
@@ -189,12 +187,12 @@ class Page {
     this.#old();
     const shown = ++this.#shown;
     let view;
-    try { view = await VIEWS[this.state.view].load(); } catch { this.failed(lost({ reload: true })); return; }
+    try { view = await VIEWS[this.state.view](); } catch { this.failed(lost({ reload: true })); return; }
     if (shown !== this.#shown) return;
     const root = h("div");
     this.say("");
-    const { hint } = VIEWS[this.state.view];
-    $.view.replaceChildren(h("details", { class: "trust" }, h("summary", {}, hint, h("span", { class: "more" }, " How to read it")), h("p", {}, view.trust(this))), root, ...this.#saving(root));
+    const { hint, reading } = this.about.texts[this.state.view];
+    $.view.replaceChildren(h("details", { class: "trust" }, h("summary", {}, hint, h("span", { class: "more" }, " How to read it")), h("p", {}, reading, " ", view.more?.(this) ?? "")), root, ...this.#saving(root));
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
     this.#edits();
     try { await view.show(root, this); this.#reveal(root); } catch (error) { if (shown === this.#shown) this.failed(error); }
@@ -214,7 +212,7 @@ class Page {
 
   // The heads that are changed in every view, and the way back.
   #edits() {
-    const heads = this.ablated, { changed } = VIEWS[this.state.view];
+    const heads = this.ablated, { changed } = this.about.texts[this.state.view];
     $.edits.hidden = !heads.length;
     if (!heads.length) { $.edits.replaceChildren(); return; }
     const chip = (label, text, left) => h("button", { "aria-label": label, disabled: !this.source.live, onclick: () => this.silence(left) }, text);
@@ -294,6 +292,12 @@ class Page {
     return [...texts, h("p", { class: "hint" }, `A saved file with one input. For others, run: regard look ${clean(about.name)}`)];
   }
 
+  // Runs another text, as if it had been typed.
+  async write(text) {
+    $.input.elements.text.value = text;
+    await this.#submitted();
+  }
+
   async #submitted() {
     const fields = $.input.elements;
     if (fields.image?.files[0] && !(await this.#read(fields.image.files[0]))) return;
@@ -341,7 +345,7 @@ class Page {
     // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
     const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? Promise.resolve() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
     const buttons = known.map((name) => h("button", { role: "tab", id: `tab-${name}`, "aria-controls": "view",
-      onclick: (event) => choose(name, event) }, VIEWS[name].label));
+      onclick: (event) => choose(name, event) }, this.about.texts[name].label));
     $.tabs.addEventListener("keydown", (event) => {
       const turn = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!turn) return;

@@ -5,10 +5,6 @@ import { choices, clean, h, short, svg } from "../dom.js";
 const WIDE = 250, GAP = 11, APART = 130;
 const HIGH = { attention: 34, cross: 34, ffn: 34, embedding: 34, linear: 34, positions: 34, softmax: 20, norm: 20, add: 20, "add-norm": 20 };
 
-export function trust({ about }) {
-  return `The diagram is made from the model ${clean(about.name)}: every box is one of its modules. FLOPs are those of one forward pass over this input (a multiply-add is two; only products of matrices count; a causal mask is not discounted). Percentages are shares of the whole model, over all layers. A click shows a part; from there its step in Walk or its heads open.`;
-}
-
 export async function show(root, page) {
   await new Architecture(root, page).draw();
 }
@@ -131,7 +127,8 @@ class Architecture {
   }
 
   #fit() {
-    const [width, height] = this.size, room = this.page.room(this.holder, 320), scale = Math.min(room / height, this.holder.clientWidth / width, 1.25) * this.zoom;
+    const [width, height] = this.size, room = this.page.room(this.holder, 320), least = innerWidth < 800 ? 0.8 : 0.6; // smaller, the text cannot be read; the diagram scrolls
+    const scale = Math.max(Math.min(room / height, this.holder.clientWidth / width, 1.25), least) * this.zoom;
     this.holder.style.maxHeight = `${room}px`;
     this.svg.setAttribute("width", width * scale);
     this.svg.setAttribute("height", height * scale);

@@ -5,10 +5,6 @@ import { inkOn, twoColours } from "../heat.js";
 import { once } from "../packed.js";
 import { Tip } from "../tip.js";
 
-export function trust() {
-  return "Integrated gradients (Sundararajan et al. 2017): the gradient of the log probability, integrated from a baseline without information to the input. The scores of a side add up to the difference between both ends, apart from the error that is shown. Another baseline gives other scores; they show what the output is sensitive to, not how the model came to it.";
-}
-
 export async function show(root, page) {
   const { state, run, about, source } = page, live = source.live, writes = about.translates || run.sides.decoder, sides = Object.entries(run.sides);
   // By default the output at the last word.
@@ -30,7 +26,7 @@ export async function show(root, page) {
     const { scores, value, baseline, error, start } = found.stacks[stack];
     const cells = side.tokens.map(({ text, id }, i) => {
       const score = scores[i], told = () => [h("b", { class: "number", "data-value": score }, number(score, 6)), soft(` from ${clean(text)} at ${i}`)];
-      const cell = h("li", { tabindex: 0, "data-score": score, onfocus: () => tip.near(cell, 0, cell.offsetHeight, ...told()), onpointermove: (event) => tip.at(event.clientX, event.clientY, ...told()), onpointerleave: () => tip.hide(), onblur: () => tip.hide() }, token(text), h("span", { class: "number" }, number(score, 2)));
+      const cell = h("li", { tabindex: 0, "data-score": score, onfocus: () => tip.near(cell, 0, cell.offsetHeight, ...told()), onpointermove: (event) => tip.at(event.clientX, event.clientY, ...told()), onpointerleave: () => tip.hide(), onblur: () => tip.hide() }, token(text), h("span", { class: "number" }, score.toFixed(2).replace("-", "−")));
       const shade = twoColours(score / most);
       Object.assign(cell.style, { background: `rgb(${shade})`, color: inkOn(shade) });
       if (about.image && id < 0) cell.style.gridColumn = "1 / -1"; // the class token is not on the grid

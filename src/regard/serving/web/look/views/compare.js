@@ -13,12 +13,9 @@ const FIGURES = [
   ["lost", "log-probability that a token loses", "nats"],
 ];
 
-export function trust({ about }) {
-  const caption = ["Every change has some effect, so each number stands next to that of as many random heads of the model, changed in the same way (five draws). A smaller effect than the largest of these does not show that the chosen heads matter."];
-  if (about.against) caption.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
-  return caption.join(" ");
+export function more({ about }) {
+  return about.against ? "In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning." : "";
 }
-
 export async function show(root, page) {
   const view = new Compare(root, page);
   await view.draw();

@@ -15,10 +15,6 @@ const BEAM = [
 ];
 const STEP = { width: 116, height: 34, box: 96 };
 
-export function trust({ run }) {
-  return `Probabilities are the model's own${run.plain ? ", with the changed heads" : ""}. ` + "A probable text need not be true or good, and a wider search need not find a better one. Penalties apply to both parts of this view; temperature, top-k and top-p only to single steps.";
-}
-
 export async function show(root, page) {
   const { state } = page, fixed = !page.source.live;
   const value = ([key, , , , , usual]) => (state[key] === undefined ? usual : Number(state[key]));

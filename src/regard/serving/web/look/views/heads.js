@@ -10,18 +10,17 @@ const SIGNS = { "previous-token": "←", "next-token": "→", "same-position": "
 const ROLLOUT = "The share of each input (column) in each position (row), if attention were all: heads are averaged, the residual stream counts half, and layers are multiplied. Values, feed-forward layers and norms are ignored.";
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-export function trust({ about, state }) {
-  const caption = ["Attention shows where the model looked, not why. The weights are derived from queries and keys, and checked against the output of the attention kernel."];
+export function more({ about, state }) {
   const measured = about.align_measured.filter(({ to }) => !to || !about.directions.length || to === (state.to ?? about.directions[0][1]));
-  for (const { heads, error, pairs, data, naive, joined } of measured) {
-    caption.push(`Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ${pairs.toLocaleString("en")} gold pairs` +
-      `${data ? ` (${clean(data)})` : ""}; the last layer with all heads has ${percent(naive)}${joined === null ? "" : `, both directions combined ${percent(joined)}`}.`);
+  const caption = measured.map(({ heads, error, pairs, data, naive, joined }) =>
+    `Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ` +
+      `${pairs.toLocaleString("en")} gold pairs${data ? ` (${clean(data)})` : ""}; the last layer with all heads has ${percent(naive)}` +
+      `${joined === null ? "" : `, both directions combined ${percent(joined)}`}.`);
+  if (!measured.length && about.aligned.length) {
+    caption.push("Heads with a dot were chosen on gold word alignments (regard align --choose); other heads may not align words.");
   }
-  if (!measured.length && about.aligned.length) caption.push("Heads with a dot were chosen on gold word alignments (regard align --choose); other heads may not align words.");
-  caption.push("A head has a name if its attention follows a known pattern far above chance on this input. Silence a head to see whether it matters.");
   return caption.join(" ");
 }
-
 export async function show(root, page) {
   await new Heads(root, page).draw();
 }

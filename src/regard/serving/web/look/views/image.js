@@ -13,12 +13,6 @@ const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 1
 const OPACITY = 60;
 const SIDE = 460; // pixels of the large picture
 
-export function trust({ run }) {
-  const uniform = 1 / run.sides.encoder.tokens.length;
-  return `Attention shows where a head looked, not why the model gave its answer. Each number stands next to that of uniform attention (${number(uniform)} a patch), ` +
-    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms; Gradient weighs attention by its effect on the answer. The deletion curve shows whether the patches matter.";
-}
-
 export async function show(root, page) {
   await new Picture(root, page).draw();
 }

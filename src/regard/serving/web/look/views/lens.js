@@ -1,14 +1,10 @@
 // The output of each layer: a grid of layers by tokens, and one cell in detail.
 
-import { TURNS, bound, choices, clean, h, meter, number, short, soft, token } from "../dom.js";
+import { TURNS, bound, choices, clean, h, meter, number, region, short, soft, token } from "../dom.js";
 import { colour, inkOn, legend } from "../heat.js";
 import { Tip } from "../tip.js";
 
 const WIDE = 84, SIDE = 190, MARGIN = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
-
-export function trust() {
-  return "Earlier layers were not trained to be read through the last norm and the output: the view shows roughly when an answer appears, not what a layer knows. The last row is the model's output. Each layer shows how often its first guess is the model's answer; the share of a constant guess is given below.";
-}
 
 export async function show(root, page) {
   const { about, state } = page;
@@ -130,7 +126,7 @@ class Grid {
     const path = found.layers.map((each, k) => h("tr", { class: k === i ? "here" : "" }, h("th", { scope: "row" }, this.layer(k)), h("td", {}, meter(each.final_chance[t])), h("td", { class: "number" }, number(each.final_chance[t], 4)), h("td", { class: "number soft" }, `rank ${each.final_rank[t] + 1}`)));
     this.caption.replaceChildren(
       h("section", {}, h("h2", {}, this.layer(i), ...where), h("table", { "aria-label": "Most probable" }, h("tbody", {}, ...guesses)), facts),
-      h("section", {}, h("h2", {}, "How ", token(short(this.text(id), 24)), " grows from layer to layer"), h("div", { class: "scroll" }, h("table", { class: "path" }, h("tbody", {}, ...path)))));
+      h("section", {}, h("h2", {}, "How ", token(short(this.text(id), 24)), " grows from layer to layer"), region("Layer by layer", h("table", { class: "path" }, h("tbody", {}, ...path)))));
   }
 }
 

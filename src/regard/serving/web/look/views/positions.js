@@ -9,11 +9,8 @@ import { Tip } from "../tip.js";
 const SIDES = { encoder: "Encoder", decoder: "Decoder" };
 const NAMES = { sinusoidal: "sinusoidal", learned: "learned", relative: "relative, in buckets (T5)", "transformer-xl": "relative, of sinusoids (Transformer-XL)",
   rotary: "rotary", alibi: "ALiBi", none: "none", "sinusoidal-2d": "sinusoidal, of column and row", "learned-2d": "learned, one for each patch", "rotary-2d": "rotary, by column and row" };
-const OWN = "These are the model's own numbers. Heads shows what attention makes of them: two positions may be similar here and still be distinguished.";
 
-export function trust() {
-  return h("span", { id: "measured" }, OWN);
-}
+export const more = () => h("span", { id: "measured" });
 
 export async function show(root, page) {
   await new Positions(root, page).draw();
@@ -275,7 +272,7 @@ function formula({ kind, base, encodings }, about) {
 
 function baseline({ encodings, scores, deviation, untrained, kind }) {
   if (!encodings && !scores) return "This model has no positions.";
-  const parts = [OWN];
+  const parts = [];
   if (encodings) {
     const { mean, whole } = encodings.near, random = kind.startsWith("learned") ? "an untrained table, like any random vectors," : "random vectors of this width";
     const what = `${encodings.matrix.shape[0]} ${encodings.grid ? "patches" : encodings.first < 0 ? "distances" : "places"}`;

@@ -2,27 +2,38 @@
 
 import { clean, h, meter, number, token } from "../dom.js";
 
-export function trust() {
-  return "These are the predictions of the model's heads for this input, as regard predict gives them. Write the mask token ([MASK] in BERT) where a word is missing; a second text makes a pair.";
-}
-
 export async function show(root, page) {
   const found = await page.source.ask("task", { run: page.run.run });
   if (!root.isConnected) return;
   const tokens = page.run.sides.encoder.tokens;
-  for (const head of found.heads) root.append(section(head, found, tokens));
+  for (const head of found.heads) root.append(section(head, found, tokens, head.kind === "masked" && page.source.live ? masking(page, found.segments) : null));
   root.dataset.ready = "true";
 }
 
 const NAMES = { classification: "Classes", "next-sentence": "Does the second text follow the first?", tagging: "Tags", spans: "Answer", masked: "Masked tokens" };
 
-function section(head, { segments }, tokens) {
+// mask(i) runs the text with the mask token in place of token i, or is null where this cannot be done.
+function masking(page, segments) {
+  const { text, tokens } = page.run.sides.encoder, mask = page.about.special.find((each) => /mask/i.test(each)), letters = [...text];
+  return (i) => {
+    const [begin, end] = tokens[i].span ?? [0, 0];
+    if (!mask || segments[i] || end <= begin || tokens[i].text === mask) return null;
+    const space = letters[begin] === " " ? " " : "";
+    return () => page.write(letters.slice(0, begin).join("") + space + mask + letters.slice(end).join(""));
+  };
+}
+
+function section(head, { segments }, tokens, mask) {
   const { under, marked, after } = PARTS[head.kind](head, tokens);
-  const words = tokens.map((each, i) => h("li", { class: `segment-${segments[i]}${marked(i) ? " marked" : ""}`, "data-place": i }, token(each.text), ...under(i)));
+  const words = tokens.map((each, i) => h("li", { class: `segment-${segments[i]}${marked(i) ? " marked" : ""}`, "data-place": i }, word(each, mask?.(i)), ...under(i)));
   const both = Math.max(...segments) > 0;
   return h("section", { "data-head": head.name, class: "task" }, h("h2", {}, `${NAMES[head.kind]} (${clean(head.name)})`),
     h("ol", { class: "row-of-tokens", "aria-label": "Tokens" }, ...words),
     both ? h("p", { class: "hint" }, h("span", { class: "segment-0 sample" }, "first segment"), " ", h("span", { class: "segment-1 sample" }, "second segment")) : null, ...after);
+}
+
+function word(each, mask) {
+  return mask ? h("button", { class: "word", "aria-label": `Mask ${clean(each.text)}`, onclick: mask }, token(each.text)) : token(each.text);
 }
 
 const value = (share) => h("span", { "data-value": share }, number(share, 3));
@@ -60,6 +71,6 @@ const PARTS = {
   masked: (head) => ({
     under: () => [],
     marked: (i) => head.masks.some(([place]) => place === i),
-    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place}`, best)) : [h("p", { class: "hint" }, "The text has no mask token.")],
+    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place}`, best)) : [h("p", { class: "hint" }, "Click a token to mask it: the model then fills the gap.")],
   }),
 };

@@ -10,11 +10,6 @@ import { Tip } from "../tip.js";
 
 const RATES = ["0.0001", "0.001", "0.01", "0.1", "1"], MOST = 20, SHOWN = 16;
 
-export function trust({ about }) {
-  const how = about.translates || about.family === "decoder" ? "In training the model reads the true tokens, shifted by one, and predicts all of them at once (teacher forcing); the mask hides those that come later. At inference it reads what it wrote itself, so that one error can lead to others." : "Some tokens are hidden; without a head for masked tokens, a class is predicted.";
-  return `${how} The loss of a token is −log of the probability of the true one. Updates are real steps of the optimizer on a copy, without dropout and for this input alone: training averages over many.`;
-}
-
 export async function show(root, page) {
   const { state, source, run, about } = page, steps = Math.min(Number(state.steps) || 0, MOST), optimizer = state.optimizer === "adamw" ? "adamw" : "sgd";
   const masked = (state.masked ?? "").split(",").filter(Boolean).map(Number), rate = Number(RATES.find((each) => each === state.rate) ?? 0.01);

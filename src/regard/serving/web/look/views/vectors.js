@@ -8,9 +8,7 @@ import { Scatter, glyph } from "../scatter.js";
 
 const MOST_LINES = 12, NEAREST = 5, ASIDE = 8;
 
-export function trust() {
-  return ["A map shows the two directions along which these words differ most. Words may look closer than they are, never further apart. Cosines are exact. ", h("span", { id: "measured" })];
-}
+export const more = () => h("span", { id: "measured" });
 
 export async function show(root, page) {
   await new Vectors(root, page).draw();

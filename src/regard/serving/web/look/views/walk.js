@@ -10,10 +10,6 @@ import { Tip } from "../tip.js";
 const ROWS = 48; // tokens in an answer
 const SCORES = ["product", "scale", "cap", "alibi", "bias", "relative", "mask", "softmax"];
 
-export function trust({ run }) {
-  return `Every formula follows from the settings of this model, and a test recomputes each step from its inputs by the formula that is shown. Numbers are the model's own${run.plain ? ", with the changed heads" : ""}; steps that are not recorded are computed from those that are. Of large matrices a part is shown.`;
-}
-
 export async function show(root, page) {
   await new Walk(root, page).draw();
 }
@@ -100,13 +96,14 @@ class Walk {
     // x ← x + y: the new value has the symbol of an operand.
     if (step.tree) return `${symbol} ${leaves(step.tree).includes(symbol) ? "←" : "="} ${written(step.tree, step.operands)}`;
     const layers = { earlier: `x = layer ${this.layer - 1}( … )`, later: `x = layer ${this.layers - 1}( … )`, tokens: "text → t₀ … tₙ", ids: "tᵢ → idᵢ", patches: "image → p₀ … pₙ", memory: "m = encoder(source)" };
-    return layers[step.kind] ?? (step.value ? `${symbol} = ${step.kind}(x)` : "“…”");
+    return layers[step.kind] ?? (step.value ? `${symbol} = ${step.kind}(x)` : "");
   }
 
   #describe(step) {
     const { title, symbol, text } = step, word = this.tokens[this.query].text;
     const scope = ["q", "k", "v", "softmax", "head"].includes(step.kind) ? ` · layer ${this.layer}, head ${this.head}` : "";
-    const parts = [h("h2", {}, title, soft(scope)), h("p", { class: "formula" }, ...raised(this.formula(step))), h("p", {}, text, ...this.#more(step))];
+    const formula = step.kind === "text" ? "" : h("p", { class: "formula" }, ...raised(this.formula(step)));
+    const parts = [h("h2", {}, title, soft(scope)), formula, h("p", {}, text, ...this.#more(step))];
     const drawn = step.words && step.kind !== "answer" ? [this.#words(step)] : [];
     if (step.kind === "answer") drawn.push(this.#answers(step));
     if (step.value) drawn.push(this.#equation(step, symbol));

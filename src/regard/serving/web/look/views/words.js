@@ -7,10 +7,6 @@ import { Tip } from "../tip.js";
 
 const MOST = 64; // tokens that are drawn
 
-export function trust() {
-  return "A line shows a weight of one head, not a reason. The view opens on the head that gives the chosen word's attention most clearly to other words: the largest weight on a word that is not the word itself, its neighbour or a special token. Such a head can be found for every word; whether it matters is measured by silencing it, next to as many random other heads.";
-}
-
 export async function show(root, page) {
   await new Words(root, page).draw();
 }
@@ -69,12 +65,12 @@ class Words {
 
   #show() {
     const { page, place, mode } = this;
-    const [layer, head, value] = this.#informative();
+    const [layer, head, value] = this.#informative(); // −1: no head looks at another word
     this.bar.replaceChildren(
       ...(page.about.attentions.length > 1 ? [picker("Attention", page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]), `${place.stack}.${place.kind}`, (at) => { page.set({ at, layer: null, head: null, from: null }); page.show(); })] : []),
       choices("Lines", [["one", "One head"], ["all", "All heads"], ["mean", "Their mean"]], mode, (chosen) => { this.#go({ mode: chosen }); this.bar.querySelector('[aria-checked="true"]').focus(); }),
       picker("Layer", counted(place.layers, "Layer"), this.layer, (chosen) => this.#go({ layer: Number(chosen) })), picker("Head", counted(place.heads, "Head"), this.head, (chosen) => this.#go({ head: Number(chosen), mode: "one" })),
-      h("button", { id: "informative", disabled: layer === this.layer && head === this.head && mode === "one", onclick: () => this.#go({ layer, head, mode: "one" }) }, `Most informative: layer ${layer}, head ${head} (${value.toFixed(2)})`));
+      value < 0 ? "" : h("button", { id: "informative", disabled: layer === this.layer && head === this.head && mode === "one", onclick: () => this.#go({ layer, head, mode: "one" }) }, `Most informative: layer ${layer}, head ${head} (${value.toFixed(2)})`));
     this.#lines();
     this.#evidence();
   }
