@@ -18,7 +18,7 @@ from regard.look.views.task import SHOWN
 from regard.models.settings import Masked, Spans
 
 MOST_STEPS = 64
-WORK = 2 * 10**10
+WORK = 10**10
 """Points of the integral at most, and points × tokens × parameters, so that an answer takes seconds."""
 CANDIDATES = 8
 
@@ -60,7 +60,8 @@ def attribution_of(study: Study, run: StudyRun, asked: AttributionRequest) -> vi
         raise InputError(f"place ({place}) and answer ({answer}) must be less than {list(logs_PC.shape)}")
     names = inputs.names_in(study.loaded, output)
     best = logs_PC[place].topk(min(CANDIDATES, logs_PC.shape[-1])).indices.tolist()
-    size = sum(len(side.tokens) for side in run.sides.values()) * sum(p.numel() for p in study.network.parameters())
+    tokens = max(sum(len(side.tokens) for side in run.sides.values()), 24)  # a short text takes hardly less time
+    size = tokens * sum(p.numel() for p in study.network.parameters())
     steps, found = min(MOST_STEPS, WORK // size), {}
     for stack in run.sides:
         at = {"encoder": "source", "decoder": "target"}[stack] if len(run.sides) > 1 else "embedding"
