@@ -46,6 +46,8 @@ CURVES = "curves.png"
 CPU_TOKENS = (512, 1_024, 2_048)
 CPU_FLOPS = 8e9
 """FLOPs of a step on a CPU, if the size of a step is not set."""
+FINE_TUNING = 1.2
+"""The default rate of a model that was trained before, times its width and divided by the size of its weights."""
 
 CHANGEABLE = (
     *("steps", "epochs", "total_tokens", "minutes", "micro", "workers", "compile", "recompute", "evaluate_every"),
@@ -204,7 +206,7 @@ def prepare_job(
         named = "vocabulary" in job.model and start is None
         model = with_vocabulary(model, tokenizers.sizes, tokenizers.joint, named or kept)
     task = job.task_type(job.task, model, tokenizers, labels)
-    job = replace(job, train=_completed(job.train, task, device))
+    job = replace(job, train=_completed(job.train, task, device, start))
     columns, limit = task.columns(), task.limit(job.train, job.data)
     key: Table = {"task": task.data_key()}
     if tokenizers is not None:
@@ -232,16 +234,20 @@ def prepare_job(
     return task
 
 
-def _completed(train: Train, task: Task, device: torch.device) -> Train:
-    """The settings with values for the size of a step and the learning rate, which depend on the model."""
+def _completed(train: Train, task: Task, device: torch.device, start: Start | None) -> Train:
+    """The settings with values for the size of a step and the learning rate, which depend on the model.
+
+    A step of Adam changes every weight by about the rate, so that of a trained model follows the size of its weights.
+    """
     changes: Table = {}
     if train.tokens is None:
         tokens = max(default_tokens(task.model, device), task.least(train.examples))
         changes = {"tokens": tokens, "micro": None if train.micro is None else min(train.micro, tokens)}
     if train.optimizer.rate is None:
         higher = 1 if getattr(task.model, "norm_place", "post") == "post" else 3
-        rate = USUAL_RATE * higher * min(1.0, 128 / task.model.width)
-        changes["optimizer.rate"] = float(f"{rate if train.start is None else rate / 10:.2g}")
+        new = USUAL_RATE * higher * min(1.0, 128 / task.model.width)
+        rate = new if start is None else FINE_TUNING * start.scale / task.model.width
+        changes["optimizer.rate"] = float(f"{rate:.2g}")
     return train.changed(changes) if changes else train
 
 

@@ -86,7 +86,8 @@ class _Optimizer(Settings):
 class _Moments(_Optimizer):
     rate: Rate | None = None
     """The highest learning rate. The schedule multiplies it. None: 1e-3 for a post-norm model and 3e-3 for others, less
-    if it is wider than 128, and a tenth if training starts from other weights."""
+    if it is wider than 128. If training starts from other weights: 1.2 times their root mean square in the matrices of
+    the layers, divided by the width."""
     beta1: Momentum = 0.9
     """Decay of the mean of the gradients."""
     beta2: Momentum = 0.98

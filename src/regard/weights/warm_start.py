@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,14 @@ class Start:
     """Whether sources begin with a tag of the target language."""
     direction: tuple[str, str] | None = None
     """The direction that the name of a shipped model stands for."""
+
+    @property
+    def scale(self) -> float:
+        """The root mean square of a weight in the matrices of the layers."""
+        named = {name: value for name, value in self.tensors.items() if value.dim() > 1}
+        layers = [value for name, value in named.items() if any(part.isdigit() for part in name.split("."))]
+        squares = [float(value.square().mean()) for value in layers or named.values()]
+        return math.sqrt(sum(squares) / len(squares))
 
 
 def read_start(name: Path | str) -> Start:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +397,25 @@ def test_training_starts_from_a_run_and_new_words_get_new_rows() -> None:
     with pytest.raises(WeightsError, match=r"depth is 2 here and 1 there.*model\.depth=1"):
         trained(recipe("translate", FILES), other)
     assert not Path("other").exists(), "a refused run leaves nothing"
+
+
+def test_the_default_rate_follows_the_size_of_the_weights_of_the_start() -> None:
+    old = trained(recipe("translate", FILES))
+    bare = recipe("translate", FILES)
+    del bare["text"], bare["model"]
+    start = read_start(old)
+    matrices = [
+        value for name, value in start.tensors.items() if re.match(r"(en|de)coder\.\d", name) and value.dim() > 1
+    ]
+    expected = (
+        1.2 / start.settings.width * math.sqrt(sum(float(each.square().mean()) for each in matrices) / len(matrices))
+    )
+    larger = replace(start, tensors={name: 8 * value for name, value in start.tensors.items()})
+    for given, rate in ((start, expected), (larger, 8 * expected)):
+        job = make_job("job", bare, nested({"train.start": str(old)}))
+        assert prepare_job(job, CPU, given).data.train.optimizer.rate == pytest.approx(rate, rel=0.06), "two digits"
+    job = make_job("job", bare, nested({"train.start": str(old), "train.optimizer.rate": 0.5}))
+    assert prepare_job(job, CPU, start).data.train.optimizer.rate == 0.5
 
 
 def test_a_start_without_a_tokenizer_needs_one() -> None:
