@@ -16,9 +16,10 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -271,8 +272,9 @@ def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place.parent)
         partial.mkdir()
-        make(partial)
-        partial.rename(place)
+        with _locked(partial):
+            make(partial)
+            partial.rename(place)
         flush_directory(place.parent)
     except OSError as error:
         if not place.is_dir():  # otherwise another process was faster, and its entry is the same
@@ -299,10 +301,30 @@ def _checksum(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from None
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Holds a lock on an entry, and yields whether it could: not if a process holds it, in any container."""
+    if sys.platform == "win32":
+        yield True
+        return
+    import fcntl
+
+    opened, locked = os.open(path, os.O_RDONLY), False
+    try:
+        with suppress(OSError):  # held, or a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        yield locked
+    finally:
+        os.close(opened)
+
+
 def _remove_leftovers(folder: Path) -> None:
-    """Removes entries that nobody finishes: nothing in them was written for days."""
+    """Removes entries that nobody finishes: nothing in them was written for long, and no process holds their lock."""
     for path in folder.glob(".*"):
         with suppress(OSError):  # its owner can rename or remove it at any moment
             newest = max(each.stat().st_mtime for each in (path, *path.glob("*")))
             if newest < time.time() - STALE_S:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                with _locked(path) as unused:
+                    if unused:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import time
 from pathlib import Path
 
@@ -149,11 +150,21 @@ def test_interrupted_late_and_old_entries_leave_nothing(monkeypatch: pytest.Monk
     assert cache_folder() == platformdirs.user_cache_path("regard", appauthor=False)
 
 
-def test_live_work_of_another_process_is_left_alone() -> None:
-    """An entry that is old but still written to is not removed."""
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot lock a directory")
+def test_live_work_of_another_container_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an entry that is old but still written to, nor one whose maker was paused for days, is removed."""
     folder = cache_folder() / "things"
-    folder.mkdir(parents=True)
     old = time.time() - 3 * 24 * 3600
+
+    def make(directory: Path) -> None:
+        (directory / "first").write_text("half")
+        for path in (directory / "first", directory):
+            os.utime(path, (old, old))
+        monkeypatch.setattr(os, "getpid", lambda: 1)  # the other container has the same numbers of processes
+        cached("things", "b", lambda place: (place / "file").write_text("b") and None, lambda place: None)
+        assert (directory / "first").read_text() == "half"
+
+    cached("things", "a", make, lambda place: None)
     written, dead = folder / ".written", folder / ".dead"
     for path in (written, dead):
         path.mkdir()
