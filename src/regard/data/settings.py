@@ -123,12 +123,17 @@ class TableFile(Settings):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
+        used: dict[Any, str] = {}
         for name in ("source", "target", "text", "second", "label"):
             column = getattr(self, name, None)
             if isinstance(column, str) and not self.header:
                 raise ValueError(
                     f"{name} ({column}) is a name, but header is false; set header = true, or give the column's number"
                 )
+            if column is not None and (name != "label" or getattr(self, "labels", "") != "absent"):
+                if column in used:
+                    raise ValueError(f"{used[column]} and {name} are both column {column}; change one of them")
+                used[column] = name
         return self
 
 

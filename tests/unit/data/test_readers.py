@@ -31,7 +31,7 @@ from regard.data.settings import (
     Squad,
 )
 from regard.data.source import Source
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +225,9 @@ def test_labelled_tsv() -> None:
     settings = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", second="#2 String", label="Quality")
     problems = ["1 × does not have 4 columns, as the first line has: a.tsv, line 3 (it has 3)"]
     assert read(settings) == ([Labelled("one", "uno", "1")], problems)
+    with pytest.raises(SettingsError, match="second and label are both column 2"):
+        LabelledTsv(train=["a.tsv"], second=2)  # the default of label is 2
+    assert LabelledTsv(train=["a.tsv"], second=2, labels="absent").second == 2
     absent = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", label="none of them", labels="absent")
     assert read(absent) == ([Labelled("one", None, None)], problems)
 
