@@ -167,6 +167,13 @@ def test_files_of_the_page(pages: dict[str, Page]) -> None:
     assert client.get("/").headers["Content-Security-Policy"].startswith("default-src 'self'")
     scripts = list(WEB.rglob("*.js"))
     assert sum(file.stat().st_size for file in scripts) < 250_000
+    long = [
+        f"{file.name}: {line[:60]}"
+        for file in scripts
+        for line in file.read_text("utf-8").splitlines()
+        if len(line) > 220
+    ]
+    assert long == [], "a line that nobody can read"
     for file in [*scripts, *WEB.glob("*.css"), *WEB.glob("*.html")]:
         text = file.read_text(encoding="utf-8")
         assert "innerHTML" not in text

@@ -18,7 +18,7 @@ from regard.look.views.task import SHOWN
 from regard.models.settings import Masked, Spans
 
 MOST_STEPS = 64
-WORK = 10**10
+WORK = 2 * 10**10
 """Points of the integral at most, and points × tokens × parameters, so that an answer takes seconds."""
 CANDIDATES = 8
 

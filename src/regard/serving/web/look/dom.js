@@ -105,7 +105,12 @@ export function region(label, content, kind = "") {
 
 // A table with names of columns, which scrolls if it has a label.
 export function table(heads, rows, label) {
-  const made = h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head) => (head instanceof Node ? head : head === "" ? h("td") : h("th", { scope: "col" }, head))))), h("tbody", {}, ...rows));
+  const made = h("table", {},
+    h("thead", {},
+      h("tr", {},
+        ...heads.map((head) => (head instanceof Node ? head : head === "" ? h("td") : h("th", { scope: "col" },
+          head))))),
+    h("tbody", {}, ...rows));
   return label ? region(label, made) : made;
 }
 
@@ -118,7 +123,9 @@ export function headGrid(place, kind, label, at, button, select, other = () => {
   const grid = h("div", { class: kind, role: "grid", "aria-label": label }), name = (text, role) => h("span", { class: "name", role }, text);
   const buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => button(layer, head)));
   grid.style.setProperty("--heads", place.heads);
-  grid.append(h("div", { role: "row" }, name(h("span", { class: "hidden" }, "layer"), "columnheader"), ...buttons[0].map((_, i) => name(i, "columnheader"))), ...buttons.map((row, layer) => h("div", { role: "row" }, name(layer, "rowheader"), ...row)));
+  grid.append(h("div", { role: "row" }, name(h("span", { class: "hidden" }, "layer"), "columnheader"),
+    ...buttons[0].map((_, i) => name(i, "columnheader"))),
+    ...buttons.map((row, layer) => h("div", { role: "row" }, name(layer, "rowheader"), ...row)));
   grid.addEventListener("keydown", (event) => {
     const turn = TURNS[event.key], { layer, head } = at;
     if (turn) { event.preventDefault(); select(bound(layer + turn[0], place.layers), bound(head + turn[1], place.heads)); } else other(event);

@@ -48,7 +48,8 @@ export function marked(before, after) {
 function rows(page, answer, after) {
   const stack = page.run.sides.decoder ? "decoder" : "encoder", tokens = page.run.sides[stack].tokens;
   const writes = answer.name === "output";
-  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", ...(after ? ["silent", "change"] : []), answer.rows.some((row) => row.actual) ? "most probable" : ""];
+  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability",
+    ...(after ? ["silent", "change"] : []), answer.rows.some((row) => row.actual) ? "most probable" : ""];
   const body = answer.rows.flatMap((row, i) => {
     const then = after?.rows[i];
     const shown = row.actual ? [[row.actual, then?.actual]] : row.candidates.map((each) => [each, then?.candidates.find((other) => other.id === each.id)]);

@@ -34,7 +34,9 @@ export function field(given) {
     pencil.fillStyle = getComputedStyle(document.documentElement).color;
     pencil.globalAlpha = 0.75;
     ticks(rows, high, 22, firstRow).forEach((i) => write(pencil, firstRow + i, left - 6, top + (i + 0.5) * high, "right", "middle"));
-    ticks(columns, wide, 44, given.columnName ? 0 : firstColumn).forEach((i) => write(pencil, given.columnName?.(i) ?? firstColumn + i, left + (i + 0.5) * wide, top - 6, "center", "alphabetic"));
+    ticks(columns, wide, 44,
+      given.columnName ? 0 : firstColumn).forEach((i) => write(pencil, given.columnName?.(i) ?? firstColumn + i,
+        left + (i + 0.5) * wide, top - 6, "center", "alphabetic"));
     pencil.globalAlpha = 1;
     for (const [cell, ink] of [[mark, isDark() ? "#f3a952" : "#a34e00"], [at, isDark() ? "#ffffff" : "#000000"]]) if (cell) {
       pencil.strokeStyle = ink;

@@ -23,7 +23,9 @@ export function lines(given) {
     ...spread(x, wide).map((value) => svg("text", { x: across(value), y: tall - 22, "text-anchor": "middle" }, short(value))),
     svg("text", { class: "name", x: ROOM.left + wide / 2, y: tall - 5, "text-anchor": "middle" }, given.across),
     given.mark === undefined ? null : svg("line", { class: "now", x1: across(given.mark), x2: across(given.mark), y1: ROOM.top, y2: ROOM.top + high }),
-    band ? svg("path", { class: "band", d: `${path(band.high)}${[...band.low].map((value, i) => [value, i]).reverse().map(([value, i]) => `L${across(x[i])} ${up(value)}`).join("")}Z` }) : null,
+    band ? svg("path",
+      { class: "band",
+        d: `${path(band.high)}${[...band.low].map((value, i) => [value, i]).reverse().map(([value, i]) => `L${across(x[i])} ${up(value)}`).join("")}Z` }) : null,
     ...series.map((each) => svg("path", { class: `curve ${each.kind}`, d: path(each.values) })),
     ...(x.length <= 32 ? series.flatMap((each) => each.values.map((value, i) => svg("circle", { class: each.kind, cx: across(x[i]), cy: up(value), r: 2.5 }))) : []),
     rule);
@@ -31,7 +33,8 @@ export function lines(given) {
   const read = (i) => {
     at = Math.min(Math.max(i, 0), x.length - 1);
     for (const end of ["x1", "x2"]) rule.setAttribute(end, across(x[at]));
-    const caption = series.map((each) => h("span", { class: "caption" }, each.name, " ", h("b", { class: "number", "data-value": each.values[at], "data-name": each.name }, number(each.values[at], 6))));
+    const caption = series.map((each) => h("span", { class: "caption" }, each.name, " ",
+      h("b", { class: "number", "data-value": each.values[at], "data-name": each.name }, number(each.values[at], 6))));
     if (band) caption.push(h("span", { class: "caption" }, `${band.name} `, h("b", { class: "number" }, `${number(band.low[at], 6)} … ${number(band.high[at], 6)}`)));
     readout.replaceChildren(h("b", {}, `${given.across.split(" (")[0]} ${short(x[at])}: `), ...caption);
   };
@@ -48,7 +51,10 @@ export function lines(given) {
   });
   const keys = [...series.map((each) => [each.kind, each.name]), ...(band ? [["band", band.name]] : [])];
   const legend = h("ul", { class: "keys" }, ...keys.map(([kind, name]) => h("li", {},
-    svg("svg", { viewBox: "0 0 22 10", "aria-hidden": "true" }, kind === "band" ? svg("rect", { class: "band", width: 22, height: 10 }) : svg("path", { class: `curve ${kind}`, d: "M0 5H22" })), name)));
+    svg("svg", { viewBox: "0 0 22 10", "aria-hidden": "true" },
+      kind === "band" ? svg("rect", { class: "band", width: 22, height: 10 }) : svg("path",
+        { class: `curve ${kind}`, d: "M0 5H22" })),
+      name)));
   return h("div", { class: "lined" }, picture, legend, readout);
 }
 
@@ -67,7 +73,9 @@ function steps(least, most, step) {
 
 // Round numbers below the curve, at least 44 pixels apart.
 function spread(x, wide) {
-  const last = x[x.length - 1], rough = Math.max(1, ((last - x[0]) * 44) / wide), power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const last = x[x.length - 1], rough = Math.max(1, ((last - x[0]) * 44) / wide),
+    power = 10 ** Math.floor(Math.log10(rough)),
+    step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
   return Array.from({ length: Math.floor(last / step) + 1 }, (_, i) => i * step).filter((value) => value >= x[0]);
 }
 

@@ -75,7 +75,9 @@ class Page {
     const { chapters, family, views } = this.about, at = Math.min(Math.max(number, 0), chapters.length - 1), chapter = chapters[at];
     const base = this.about.main || family, other = chapter.family && chapter.family !== base ? chapter.model ?? "" : "";
     if (other !== (this.about.main ? this.about.name : "")) { location.href = `${this.about.main ? "../" : ""}${other && `${other}/`}#chapter=${at}`; return; }
-    const [stack] = this.about.attentions.map((each) => each.stack), filled = Object.fromEntries(Object.entries(chapter.state).map(([key, value]) => [key, value.replaceAll("{stack}", stack)]));
+    const [stack] = this.about.attentions.map((each) => each.stack),
+      filled = Object.fromEntries(Object.entries(chapter.state).map(([key, value]) => [key,
+        value.replaceAll("{stack}", stack)]));
     const fits = (!chapter.family || chapter.family === family) && views.includes(filled.view);
     const kept = Object.fromEntries(Object.keys(this.state).filter((key) => !["text", "to"].includes(key)).map((key) => [key, null]));
     const now = () => `${this.state.text}\n${this.state.target}`, before = now();
@@ -88,7 +90,8 @@ class Page {
     const go = (turn, text) => h("button", { disabled: at + turn < 0 || at + turn >= chapters.length, onclick: () => this.#turn(at + turn) }, text);
     $.chapter.hidden = false;
     $.chapter.replaceChildren(go(-1, "←"), h("p", { class: "number" }, `${at + 1} / ${chapters.length}`), h("h2", {}, clean(chapter.title)), h("p", {}, clean(chapter.text),
-      fits ? "" : soft(` This needs another model (${chapter.family ?? filled.view}): regard look MODEL --lecture.`)), go(1, "→"), h("button", { onclick: () => this.#leave() }, "Leave"));
+      fits ? "" : soft(` This needs another model (${chapter.family ?? filled.view}): regard look MODEL --lecture.`)),
+        go(1, "→"), h("button", { onclick: () => this.#leave() }, "Leave"));
     this.#fill();
     this.#mark();
     if (before !== now() || !this.run || this.ablated.length) await this.look(); else await this.show();
@@ -192,7 +195,10 @@ class Page {
     const root = h("div");
     this.say("");
     const { hint, reading } = this.about.texts[this.state.view];
-    $.view.replaceChildren(h("details", { class: "trust" }, h("summary", {}, hint, h("span", { class: "more" }, " How to read it")), h("p", {}, reading, " ", view.more?.(this) ?? "")), root, ...this.#saving(root));
+    $.view.replaceChildren(h("details", { class: "trust" },
+      h("summary", {}, hint, h("span", { class: "more" }, " How to read it")),
+      h("p", {}, reading, " ", view.more?.(this) ?? "")),
+      root, ...this.#saving(root));
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
     this.#edits();
     try { await view.show(root, this); this.#reveal(root); } catch (error) { if (shown === this.#shown) this.failed(error); }
@@ -217,7 +223,9 @@ class Page {
     if (!heads.length) { $.edits.replaceChildren(); return; }
     const chip = (label, text, left) => h("button", { "aria-label": label, disabled: !this.source.live, onclick: () => this.silence(left) }, text);
     const what = this.state.mean === "1" ? "Heads that give their mean" : heads.length > 1 ? "Silent heads" : "Silent head";
-    $.edits.replaceChildren(h("b", {}, `${what}:`), ...heads.map((head) => chip(`Restore ${headName(head)}`, `${headName(head)} ×`, heads.filter((other) => other !== head))),
+    $.edits.replaceChildren(h("b", {}, `${what}:`),
+      ...heads.map((head) => chip(`Restore ${headName(head)}`, `${headName(head)} ×`,
+        heads.filter((other) => other !== head))),
       ...(heads.length > 1 ? [chip("Restore all heads", "Restore all heads", [])] : []),
       h("span", { class: "hint" }, changed ? "All numbers of this view are those of the changed model." : "This view shows the model without this change."));
   }
@@ -231,7 +239,10 @@ class Page {
   #saving(root) {
     if (window !== window.parent) return [];
     const name = `${clean(this.about.name).split("/").pop()}-${this.state.view}`;
-    const button = (format) => h("button", { onclick: () => save(root, name, format).catch(() => this.say("This browser cannot save the view as a picture.", true)) }, `Save as ${format.toUpperCase()}`);
+    const button = (format) => h("button",
+      { onclick: () => save(root, name,
+        format).catch(() => this.say("This browser cannot save the view as a picture.", true)) },
+      `Save as ${format.toUpperCase()}`);
     return [h("p", { class: "saving" }, button("svg"), " ", button("png"))];
   }
 
@@ -282,8 +293,10 @@ class Page {
 
   // Buttons that write special tokens, such as [MASK], at the cursor.
   #special() {
-    const insert = (text) => { const field = $.input.elements.text; field.setRangeText(text, field.selectionStart, field.selectionEnd, "end"); field.focus(); this.#unsent(); };
-    return h("span", { class: "special", role: "group", "aria-label": "Special tokens" }, ...this.about.special.map((text) => h("button", { onclick: () => insert(text) }, clean(text))));
+    const insert = (text) => { const field = $.input.elements.text;
+      field.setRangeText(text, field.selectionStart, field.selectionEnd, "end"); field.focus(); this.#unsent(); };
+    return h("span", { class: "special", role: "group", "aria-label": "Special tokens" },
+      ...this.about.special.map((text) => h("button", { onclick: () => insert(text) }, clean(text))));
   }
 
   // A saved file has one input and no model.
@@ -343,7 +356,9 @@ class Page {
   #tabs() {
     const known = this.about.views.filter((name) => VIEWS[name]);
     // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
-    const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? Promise.resolve() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
+    const choose = (name,
+      event) => (name === this.state.view && !$.status.classList.contains("error") ? Promise.resolve() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true });
+        });
     const buttons = known.map((name) => h("button", { role: "tab", id: `tab-${name}`, "aria-controls": "view",
       onclick: (event) => choose(name, event) }, this.about.texts[name].label));
     $.tabs.addEventListener("keydown", (event) => {

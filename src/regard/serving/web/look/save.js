@@ -26,7 +26,10 @@ function picture(element, width, height) {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).map((rule) => rule.cssText).join("\n");
   const root = document.createElementNS(SVG, "svg"), style = document.createElementNS(SVG, "style"), holder = document.createElementNS(SVG, "foreignObject");
   const size = { width: Math.ceil(width), height: Math.ceil(height) };
-  for (const [key, value] of Object.entries({ ...size, viewBox: `0 0 ${size.width} ${size.height}`, "data-theme": isDark() ? "dark" : "light" })) root.setAttribute(key, value);
+  for (const [key,
+    value] of Object.entries({ ...size, viewBox: `0 0 ${size.width} ${size.height}`,
+      "data-theme": isDark() ? "dark" : "light" })) root.setAttribute(key,
+    value);
   for (const [key, value] of Object.entries(size)) holder.setAttribute(key, value);
   style.textContent = `${rules.replaceAll("canvas", "img")}\n:root { scrollbar-gutter: auto; overflow: hidden; }`;
   holder.append(copy);

@@ -17,12 +17,22 @@ export class Scatter {
   constructor(spots, given) {
     Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520, given.tall ?? 520) });
     this.#place();
-    this.groups = spots.map((spot, i) => svg("g", { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.caption), "aria-selected": false, "data-number": i,
-      transform: `translate(${this.at[i][0].toFixed(2)} ${this.at[i][1].toFixed(2)})`, onpointerenter: () => this.choose(i), onclick: () => this.choose(i, true), onfocus: () => this.choose(i) },
+    this.groups = spots.map((spot, i) => svg("g",
+      { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.caption),
+        "aria-selected": false, "data-number": i,
+      transform: `translate(${this.at[i][0].toFixed(2)} ${this.at[i][1].toFixed(2)})`,
+        onpointerenter: () => this.choose(i), onclick: () => this.choose(i, true), onfocus: () => this.choose(i) },
       svg("circle", { class: "reach", r: 10 }), glyph(spot.shape)));
     const labels = this.#labels();
-    this.element = svg("svg", { class: "scatter", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, role: "listbox", "aria-label": `${given.label}. Arrow keys go from point to point.` },
-      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: this.width - 1, height: this.height - 1, rx: 8 }), svg("defs", {}, svg("marker", { id: "point", viewBox: "0 0 8 8", refX: 13, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8Z", class: "head" }))), ...this.arrows, ...labels, ...this.groups,
+    this.element = svg("svg",
+      { class: "scatter", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, role: "listbox",
+        "aria-label": `${given.label}. Arrow keys go from point to point.` },
+      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: this.width - 1, height: this.height - 1, rx: 8 }),
+        svg("defs", {},
+          svg("marker",
+            { id: "point", viewBox: "0 0 8 8", refX: 13, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto" },
+            svg("path", { d: "M0 0L8 4L0 8Z", class: "head" }))),
+        ...this.arrows, ...labels, ...this.groups,
       svg("text", { class: "axis", x: this.width / 2, y: this.height - 9, "text-anchor": "middle" }, given.axes[0]),
       svg("text", { class: "axis", transform: `translate(16 ${this.height / 2}) rotate(-90)`, "text-anchor": "middle" }, given.axes[1]));
     this.element.addEventListener("keydown", (event) => this.#key(event));
@@ -31,16 +41,24 @@ export class Scatter {
 
   // Both axes have the same scale, so that distances can be compared.
   #place() {
-    const { spots, width, height } = this, all = [...spots.map(({ x, y }) => [x, y]), ...spots.flatMap((spot) => (spot.from ? [spot.from] : []))], range = (axis) => [Math.min(...all.map((each) => each[axis])), Math.max(...all.map((each) => each[axis]))];
-    const [[left, right], [low, high]] = [range(0), range(1)], wide = width - 2.6 * MARGIN - (spots[0].from ? Math.min(0.38 * width, 320) : 0), // room for labels ahead of arrows
+    const { spots, width, height } = this,
+      all = [...spots.map(({ x, y }) => [x, y]), ...spots.flatMap((spot) => (spot.from ? [spot.from] : []))],
+      range = (axis) => [Math.min(...all.map((each) => each[axis])), Math.max(...all.map((each) => each[axis]))];
+    const [[left, right], [low, high]] = [range(0), range(1)],
+      wide = width - 2.6 * MARGIN - (spots[0].from ? Math.min(0.38 * width, 320) : 0),
+      // room for labels ahead of arrows
       tall = height - 2.6 * MARGIN;
     const [across, up] = this.given.range ?? [right - left, high - low];
     const size = Math.max(across / wide, up / tall), scale = size > 1e-7 ? 1 / size : 0;
     const at = (x, y) => [width / 2 + (x - (left + right) / 2) * scale, height / 2 - 6 - (y - (low + high) / 2) * scale];
     this.at = spots.map((spot) => at(spot.x, spot.y));
-    this.arrows = spots.flatMap(({ from, kind }, i) => (from ? [svg("path", { class: `arrow ${kind}`, d: `M${at(...from)}L${this.at[i]}`, "marker-end": "url(#point)" })] : []));
+    this.arrows = spots.flatMap(({ from, kind },
+      i) => (from ? [svg("path",
+        { class: `arrow ${kind}`, d: `M${at(...from)}L${this.at[i]}`, "marker-end": "url(#point)" })] : []));
     const start = spots[0].from; // one word has one static vector
-    if (start && spots.every(({ from }) => Math.hypot(from[0] - start[0], from[1] - start[1]) < 1e-3)) this.arrows.push(svg("text", { class: "axis", x: at(...start)[0], y: at(...start)[1] + 18, "text-anchor": "middle" }, "static"));
+    if (start && spots.every(({ from }) => Math.hypot(from[0] - start[0],
+      from[1] - start[1]) < 1e-3)) this.arrows.push(svg("text",
+      { class: "axis", x: at(...start)[0], y: at(...start)[1] + 18, "text-anchor": "middle" }, "static"));
   }
 
   // A label next to each point if there is room; otherwise it is shown when the point is selected.
@@ -55,7 +73,10 @@ export class Scatter {
         const box = [mid[0] - width / 2, mid[1] - height / 2, mid[0] + width / 2, mid[1] + height / 2];
         if (box[0] < 26 || box[1] < 4 || box[2] > this.width - 4 || box[3] > this.height - 24 || taken.some((other) => overlap(box, other))) continue;
         taken.push(box);
-        return svg("g", { class: `label ${spot.kind}`, "data-label": i }, far > 18 ? svg("line", { x1: x, y1: y, x2: mid[0] - Math.cos(angle) * (width / 2), y2: mid[1] + Math.sin(angle) * (height / 2) }) : null,
+        return svg("g", { class: `label ${spot.kind}`, "data-label": i },
+          far > 18 ? svg("line",
+            { x1: x, y1: y, x2: mid[0] - Math.cos(angle) * (width / 2),
+              y2: mid[1] + Math.sin(angle) * (height / 2) }) : null,
           svg("text", { x: mid[0], y: mid[1] + 4, "text-anchor": "middle" }, text));
       }
       return null;

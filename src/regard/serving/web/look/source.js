@@ -72,7 +72,8 @@ class Inlined {
 
   async ask(path, asked) {
     const { shared } = this.#kept; // tensors, by their numbers
-    return JSON.parse(new TextDecoder().decode(await unpacked(this.#found(path, asked).packed)), (key, value) => (key === "data" && Number.isInteger(value) ? shared[value] : value));
+    return JSON.parse(new TextDecoder().decode(await unpacked(this.#found(path, asked).packed)),
+      (key, value) => (key === "data" && Number.isInteger(value) ? shared[value] : value));
   }
 
   async tensor(run, name) {

@@ -2,7 +2,7 @@
 
 import { choices, clean, h, short, svg } from "../dom.js";
 
-const WIDE = 250, GAP = 11, APART = 130;
+const WIDE = 300, GAP = 11, APART = 130;
 const HIGH = { attention: 34, cross: 34, ffn: 34, embedding: 34, linear: 34, positions: 34, softmax: 20, norm: 20, add: 20, "add-norm": 20 };
 
 export async function show(root, page) {
@@ -26,14 +26,22 @@ class Architecture {
     if (!root.isConnected) return;
     this.output = await page.output().catch(() => null);
     if (!root.isConnected) return;
-    const all = this.found.stacks.flatMap((stack) => [...stack.before, ...stack.after, ...stack.groups.flatMap((group) => group.parts.map((part) => ({ ...part, times: group.count })))]);
+    const all = this.found.stacks.flatMap((stack) => [...stack.before, ...stack.after,
+      ...stack.groups.flatMap((group) => group.parts.map((part) => ({ ...part, times: group.count })))]);
     this.total = Object.fromEntries(["parameters", "flops"].map((key) => [key, all.reduce((sum, part) => sum + part[key] * (part.times ?? 1), 0)]));
     this.play = h("button", { class: "main", onclick: () => this.#play() }, "▶ Play");
-    const zoom = (factor, label, name) => h("button", { "aria-label": name, onclick: () => { this.zoom = factor ? Math.min(Math.max(this.zoom * factor, 0.4), 4) : 1; this.#fit(); } }, label);
+    const zoom = (factor, label, name) => h("button",
+      { "aria-label": name,
+        onclick: () => { this.zoom = factor ? Math.min(Math.max(this.zoom * factor, 0.4), 4) : 1; this.#fit(); } },
+      label);
     this.holder = h("div", { class: "diagram", tabindex: 0, role: "region", "aria-label": "Diagram" });
     this.side = h("div", { class: "about-part", "aria-live": "polite" });
-    root.append(h("div", { class: "bar" }, this.play, choices("Measure", [["parameters", "Parameters"], ["flops", "FLOPs"]], this.measure, (value) => { page.set({ measure: value === "flops" ? value : null }); page.show(); }),
-      zoom(1.25, "+", "Zoom in"), zoom(0.8, "−", "Zoom out"), zoom(0, "Fit", "Fit"), h("span", { class: "hint" }, `${amount(this.total.parameters)} parameters, ${amount(this.total.flops)} FLOPs for this input. Click a part.`)),
+    root.append(h("div", { class: "bar" }, this.play,
+      choices("Measure", [["parameters", "Parameters"], ["flops", "FLOPs"]], this.measure,
+        (value) => { page.set({ measure: value === "flops" ? value : null }); page.show(); }),
+      zoom(1.25, "+", "Zoom in"), zoom(0.8, "−", "Zoom out"), zoom(0, "Fit", "Fit"),
+        h("span", { class: "hint" },
+          `${amount(this.total.parameters)} parameters, ${amount(this.total.flops)} FLOPs for this input. Click a part.`)),
     h("div", { class: "architecture" }, this.holder, this.side));
     this.#picture();
     this.#fit();
@@ -49,7 +57,13 @@ class Architecture {
     const groups = columns.map((column) => svg("g", { transform: `translate(0 ${height - 8})` }, ...column.parts)); // y grows upwards from the bottom
     const cross = columns[1] ? this.#memory(height - 8) : [];
     this.size = [width, height];
-    this.svg = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The model, from input below to output above" }, svg("defs", {}, svg("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8Z", class: "head" }))), ...groups, ...cross);
+    this.svg = svg("svg",
+      { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The model, from input below to output above" },
+      svg("defs", {},
+        svg("marker",
+          { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
+          svg("path", { d: "M0 0L8 4L0 8Z", class: "head" }))),
+      ...groups, ...cross);
     this.holder.replaceChildren(this.svg);
   }
 
@@ -59,7 +73,8 @@ class Architecture {
     const text = (at, content, kind, more = {}) => parts.push(svg("text", { x: mid, y: at, "text-anchor": "middle", class: kind, ...more }, content));
     const words = this.page.run.sides[stack.name].tokens.map((each) => each.text);
     this.words ??= {};
-    this.words[stack.name] = svg("text", { x: mid, y, "text-anchor": "middle", class: "words" }, this.page.about.image ? `image, ${words.length} tokens` : `\u2068${short(words.join(" "), 40)}\u2069`);
+    this.words[stack.name] = svg("text", { x: mid, y, "text-anchor": "middle", class: "words" },
+      this.page.about.image ? `image, ${words.length} tokens` : `\u2068${short(words.join(" "), 40)}\u2069`);
     parts.push(this.words[stack.name]);
     y -= 16;
     const arrow = (from, to, shape) => {
@@ -105,13 +120,18 @@ class Architecture {
     parts.push(this.told[stack.name]);
     text(y - 8, stack.name === "encoder" ? "Encoder" : "Decoder", "stack");
     y -= 22;
-    return { parts: [...parts.filter((part) => part.classList.contains("layer")), ...lines, ...parts.filter((part) => !part.classList.contains("layer"))], height: -y, top: y + 44 };
+    return { parts: [...parts.filter((part) => part.classList.contains("layer")), ...lines,
+      ...parts.filter((part) => !part.classList.contains("layer"))],
+      height: -y, top: y + 44 };
   }
 
   // The encoder's output goes to the cross-attention of the decoder.
   #memory(base) {
-    const cross = this.boxes.filter(({ part, stack }) => part.kind === "cross" && stack === "decoder"), top = this.boxes.filter(({ stack }) => stack === "encoder").at(-1).y, right = 60 + WIDE + APART;
-    return cross.map(({ y }) => svg("path", { class: "flow memory", d: `M${60 + WIDE} ${base + top}H${60 + WIDE + APART / 2 + 16}V${base + y}H${right - 1}`, "marker-end": "url(#tip)" }));
+    const cross = this.boxes.filter(({ part, stack }) => part.kind === "cross" && stack === "decoder"),
+      top = this.boxes.filter(({ stack }) => stack === "encoder").at(-1).y, right = 60 + WIDE + APART;
+    return cross.map(({ y }) => svg("path",
+      { class: "flow memory", d: `M${60 + WIDE} ${base + top}H${60 + WIDE + APART / 2 + 16}V${base + y}H${right - 1}`,
+        "marker-end": "url(#tip)" }));
   }
 
   #box(part, x, y, high, stack, group) {
@@ -119,15 +139,18 @@ class Architecture {
     const told = `${amount(own)}${own && share >= 0.0005 ? ` · ${(100 * share).toFixed(1)} %` : ""}`, thin = high < 30;
     const label = `${part.label}${part.detail ? `, ${part.detail}` : ""}: ${own.toLocaleString("en")} ${this.measure}`;
     const box = svg("g", { class: `box ${part.kind}`, tabindex: 0, role: "button", "aria-label": label, "data-part": part.step, transform: `translate(${x} ${y})`,
-      onclick: () => this.#choose(part, stack, group), onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#choose(part, stack, group); } } },
+      onclick: () => this.#choose(part, stack, group),
+        onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault();
+          this.#choose(part, stack, group); } } },
     svg("rect", { width: WIDE, height: high, rx: 6 }), svg("rect", { class: "share", width: Math.max(WIDE * share, own ? 1.5 : 0), height: 3, y: high - 3, rx: 1 }),
     svg("text", { x: 10, y: 14, class: "label" }, part.label), svg("text", { x: WIDE - 10, y: thin ? 14 : 28, "text-anchor": "end", class: "amount" }, own ? told : ""),
-    thin ? null : svg("text", { x: 10, y: 28, class: "detail" }, short(part.detail, own ? 27 : 44)));
+    thin ? null : svg("text", { x: 10, y: 28, class: "detail" }, short(part.detail, own ? 28 : 46)));
     return box;
   }
 
   #fit() {
-    const [width, height] = this.size, room = this.page.room(this.holder, 320), least = innerWidth < 800 ? 0.8 : 0.6; // smaller, the text cannot be read; the diagram scrolls
+    const [width, height] = this.size, room = this.page.room(this.holder, 320), least = innerWidth < 800 ? 0.8 : 0.6;
+      // smaller, the text cannot be read; the diagram scrolls
     const scale = Math.max(Math.min(room / height, this.holder.clientWidth / width, 1.25), least) * this.zoom;
     this.holder.style.maxHeight = `${room}px`;
     this.svg.setAttribute("width", width * scale);
@@ -137,17 +160,30 @@ class Architecture {
   // ---------------------------------------------------------------------------------------------------------- choosing
 
   #start() {
-    this.side.replaceChildren(h("h2", {}, "Three steps"), h("ol", {}, h("li", {}, "Press ▶ Play: the input goes through the model."), h("li", {}, "Click a part to see its size and its formula."), h("li", {}, "Open Heads or Words, and silence a head to see whether it matters.")));
+    this.side.replaceChildren(h("h2", {}, "Three steps"),
+      h("ol", {}, h("li", {}, "Press ▶ Play: the input goes through the model."),
+        h("li", {}, "Click a part to see its size and its formula."),
+        h("li", {}, "Open Heads or Words, and silence a head to see whether it matters.")));
   }
 
   #choose(part, stack, group) {
     for (const each of this.boxes) each.box.classList.toggle("chosen", each.part.step === part.step && each.stack === stack.name);
     const layer = group?.first ?? 0, row = (name, value) => [h("dt", {}, name), h("dd", {}, value)], times = group?.count ?? 1;
     const share = (key) => (this.total[key] ? ` (${((100 * part[key] * times) / this.total[key]).toFixed(1)} % of the model)` : "");
-    const go = (view, changes, text) => h("button", { "data-open": view, onclick: () => this.page.open({ view, at: `${stack.name}.${part.kind === "cross" ? "cross" : "attention"}`, layer, ...changes }) }, text);
+    const go = (view, changes, text) => h("button",
+      { "data-open": view,
+        onclick: () => this.page.open({ view, at: `${stack.name}.${part.kind === "cross" ? "cross" : "attention"}`,
+          layer, ...changes }) },
+      text);
     this.side.replaceChildren(h("h2", {}, part.label), part.detail ? h("p", {}, clean(part.detail)) : "",
-      h("dl", { class: "facts-list" }, ...row("Output", part.shape.join(" × ")), ...row("Parameters", `${part.parameters.toLocaleString("en")}${times > 1 ? ` × ${times} layers` : ""}${share("parameters")}`), ...row("FLOPs", `${part.flops.toLocaleString("en")}${times > 1 ? ` × ${times}` : ""}${share("flops")}`)),
-      h("p", { class: "bar" }, go("walk", { step: part.step.replace("{}", layer) }, "Open in Walk"), part.heads ? go("heads", { head: 0 }, "Show its heads") : "", part.kind === "positions" ? h("button", { onclick: () => this.page.open({ view: "positions", side: stack.name }) }, "Show positions") : ""));
+      h("dl", { class: "facts-list" }, ...row("Output", part.shape.join(" × ")),
+        ...row("Parameters",
+          `${part.parameters.toLocaleString("en")}${times > 1 ? ` × ${times} layers` : ""}${share("parameters")}`),
+        ...row("FLOPs", `${part.flops.toLocaleString("en")}${times > 1 ? ` × ${times}` : ""}${share("flops")}`)),
+      h("p", { class: "bar" }, go("walk", { step: part.step.replace("{}", layer) }, "Open in Walk"),
+        part.heads ? go("heads", { head: 0 }, "Show its heads") : "",
+        part.kind === "positions" ? h("button",
+          { onclick: () => this.page.open({ view: "positions", side: stack.name }) }, "Show positions") : ""));
   }
 
   // ------------------------------------------------------------------------------------------------------------- play

@@ -32,7 +32,9 @@ class Compare {
     this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
     this.factor = state.factor === undefined ? 0.5 : Number(state.factor);
     const silent = page.ablated.map((word) => word.replace(/[*=].*/, ""));
-    const known = (name) => { const [stack, layer, kind, head] = name.split("."); return kinds.some((each) => each.stack === stack && each.kind === kind && layer < each.layers && head < each.heads); };
+    const known = (name) => { const [stack, layer, kind, head] = name.split(".");
+      return kinds.some((each) => each.stack === stack && each.kind === kind && layer < each.layers && head < each.heads);
+      };
     this.edited = (state.edited ?? "").split(",").filter(known);
     if (!this.edited.length) this.edited = silent.length ? silent : [this.id(0, this.head)];
     this.left = page.run.plain ?? page.run.run;
@@ -72,10 +74,15 @@ class Compare {
   #bar() {
     const { page, kind } = this, options = Object.entries(KINDS);
     if (page.about.against) options.unshift(["model", `Model ${short(page.about.against.name, 24)}`]);
-    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.page.again({ against: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
+    const bar = h("div", { class: "bar" },
+      choices("Compare with", options, kind,
+        (value) => this.page.again({ against: value, edited: this.edited.join(",") },
+          '.choices [aria-checked="true"]')));
     if (kind === "scaled") {
       const caption = h("output", {}, this.factor);
-      const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { caption.textContent = Number(input.value); },
+      const input = h("input",
+        { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor",
+          oninput: () => { caption.textContent = Number(input.value); },
         onchange: () => this.page.again({ factor: Number(input.value), edited: this.edited.join(",") }, "input[name=factor]") });
       bar.append(h("label", { class: "factor" }, "× factor", input, caption));
     }
@@ -87,13 +94,26 @@ class Compare {
     const kinds = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
     const [grid, buttons] = headGrid(place, "toggles", `${place.label}: heads by layer`, this, (layer, head) => {
       const id = this.id(layer, head), caption = `Layer ${layer}, head ${head}${changed.has(id) ? ", changed" : ""}`;
-      return h("button", { role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
-    }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(this.id(this.layer, this.head)); } });
+      return h("button",
+        { role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption,
+          "data-head": id, onclick: () => this.#clicked(layer, head) });
+    }, (layer, head) => this.#select(layer, head),
+      (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault();
+        this.#toggle(this.id(this.layer, this.head)); } });
     this.buttons = buttons;
     markHead(buttons, this);
-    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
-    return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.page.again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
-      h("span", { class: "hint" }, kind === "model" ? "A click shows a head." : "A click shows a head; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
+    const chips = kind === "model" ? [] : this.edited.map((head) => h("button",
+      { disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`,
+        onclick: () => this.#toggle(head) },
+      `${headName(head)} ×`));
+    return h("div", {},
+      h("div", { class: "bar" },
+        picker("Attention", kinds, `${place.stack}.${place.kind}`,
+          (at) => this.page.again({ at, layer: null, head: null, edited: this.edited.join(",") },
+            'select[aria-label="Attention"]')),
+      h("span", { class: "hint" },
+        kind === "model" ? "A click shows a head." : "A click shows a head; a second one, or Enter, changes it or leaves it.")),
+        grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
   }
 
   #clicked(layer, head) {
@@ -114,12 +134,16 @@ class Compare {
     const left = this.edited.includes(id) ? this.edited.filter((other) => other !== id) : [...this.edited, id];
     if (!left.length) { this.page.say("At least one head is changed; choose another one first."); return; }
     this.page.say("");
-    await this.page.again({ edited: left.join(","), at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head }, `[data-head="${this.id(this.layer, this.head)}"]`);
+    await this.page.again({ edited: left.join(","), at: `${this.place.stack}.${this.place.kind}`, layer: this.layer,
+      head: this.head },
+      `[data-head="${this.id(this.layer, this.head)}"]`);
   }
 
   // -------------------------------------------------------------------------------------------------------- showing
 
-  get sides() { return this.kind === "model" ? this.found.names.map((name) => short(name, 24)) : ["all heads", { silent: "silent", scaled: "scaled", mean: "mean" }[this.kind]]; }
+  get sides() { return this.kind === "model" ? this.found.names.map((name) => short(name, 24)) : ["all heads",
+    { silent: "silent", scaled: "scaled", mean: "mean" }[this.kind]];
+    }
 
   #summary(control) {
     const { found } = this, rows = [];
@@ -127,22 +151,31 @@ class Compare {
       if (value === null || value === undefined) return;
       const times = spread && spread.mean > 1e-9 ? `${number(value / spread.mean, 1)} ×` : "";
       rows.push(h("tr", { "data-figure": key }, h("td", {}, name, soft(`, ${unit}`)), h("td", { class: "number", "data-value": value }, number(value)),
-        h("td", { class: "number", "data-control": spread?.mean }, spread ? number(spread.mean) : "…", spread ? h("div", { class: "soft" }, `${number(spread.least)} to ${number(spread.most)}`) : ""), h("td", { class: "number" }, times)));
+        h("td", { class: "number", "data-control": spread?.mean }, spread ? number(spread.mean) : "…",
+          spread ? h("div", { class: "soft" }, `${number(spread.least)} to ${number(spread.most)}`) : ""),
+          h("td", { class: "number" }, times)));
     };
     for (const answer of found.answers)
-      for (const [key, name, unit] of FIGURES) add(`${answer.name}.${key}`, `${found.answers.length > 1 ? `${clean(answer.name)}: ` : ""}${name}`, unit, answer.figures[key], control?.answers[answer.name]?.[key]);
+      for (const [key, name, unit] of FIGURES) add(`${answer.name}.${key}`,
+        `${found.answers.length > 1 ? `${clean(answer.name)}: ` : ""}${name}`, unit, answer.figures[key],
+        control?.answers[answer.name]?.[key]);
     const last = found.streams[found.streams.length - 1], spread = last && control?.cosines[last.name];
-    if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
+    if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine,
+      spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
     const head = ["", this.kind === "model" ? "models" : "this change", "random heads, range", "times"];
-    this.sections.summary.replaceChildren(h("h2", {}, "Differences"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
+    this.sections.summary.replaceChildren(h("h2", {}, "Differences"),
+      found.same ? "" : h("p", { id: "unlike" },
+        `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
       rows.length ? table(head, rows, "Figures") : "");
-    if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(headName).join(" with ")))));
+    if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"),
+      ...control.heads.map((draw) => h("div", {}, draw.map(headName).join(" with ")))));
   }
 
   #texts() {
     const [before, after] = this.found.written, [one, two] = this.sides;
     if (before === null || after === null) return;
-    const list = h("dl", { class: "facts-list" }, h("dt", {}, one), h("dd", { class: "before" }, token(before)), h("dt", {}, two), h("dd", { class: "after" }, before === after ? token(after) : marked(before, after)));
+    const list = h("dl", { class: "facts-list" }, h("dt", {}, one), h("dd", { class: "before" }, token(before)),
+      h("dt", {}, two), h("dd", { class: "after" }, before === after ? token(after) : marked(before, after)));
     if (before === after) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words."));
     this.sections.texts.append(h("h2", {}, this.page.about.translates ? "Texts" : "Continuations"), list);
   }
@@ -159,20 +192,28 @@ class Compare {
   async #map() {
     const { page, place, layer, head, found } = this, other = this.#otherHead(), name = (at) => `${place.stack}.${at}.${place.kind}.weights`;
     if (!other) return; // the other model has no such attention
-    const one = headOf(await this.tensors.get(this.left, name(layer)), head, maskOf(place, layer)), two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head, maskOf(other.there ?? place, other.layer));
+    const one = headOf(await this.tensors.get(this.left, name(layer)), head, maskOf(place, layer)),
+      two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head,
+        maskOf(other.there ?? place, other.layer));
     if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
     const most = Math.max(one.most, two.most), apart = difference(one, two);
     // A difference has the scale of the maps, unless it would be invisible.
-    const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most, titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
+    const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most,
+      titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
     const all = [{ ...one, most }, { ...two, most }, { ...apart, most: scale }];
     const sides = [page.run.sides[place.stack].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
-    const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
+    const canvases = titles.map((title, i) => h("canvas",
+      { tabindex: 0, role: "img", id: `map-${i}`,
+        "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
     const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
-    const told = h("p", { class: "hint" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`);
+    const told = h("p", { class: "hint" },
+      apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`);
     const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
       h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
     const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`[aria-label="${label}"]`)?.focus()); };
-    const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `and of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
+    const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `and of ${this.sides[1]}:`),
+      picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer,
+        choose("olayer", "Layer of the other")),
       picker("Head of the other", counted(other.there.heads, "Head"), other.head, choose("ohead", "Head of the other"))) : "";
     this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer} · head ${head}`), pickers, figures, told);
     scales.forEach((scale, i) => legend(scale, i === 2));
@@ -182,7 +223,9 @@ class Compare {
       for (const each of drawn) each.draw(cell);
       this.cell = cell;
       const [q, k] = cell, values = all.map((map) => map.data[q * map.keys + k]);
-      tip.near(canvas, x, y, h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ", h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ", h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
+      tip.near(canvas, x, y, h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ",
+        h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ",
+        h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
         " from ", h("b", {}, token(sides[0][q])), soft(` at ${q}`), " to ", h("b", {}, token(sides[1][k])), soft(` at ${k}`));
     }, () => { for (const each of drawn) each.draw(null); tip.hide(); }, () => this.cell));
   }
@@ -194,8 +237,13 @@ class Compare {
     const body = streams.map((each) => {
       const [stack, layer] = each.name.split("."), spread = control?.cosines[each.name];
       const place = this.page.run.sides[stack].tokens[each.place].text;
-      return h("tr", { "data-stream": each.name }, h("td", {}, `${stack}, ${layer === "residual" ? "embeddings" : `layer ${layer}`}`), h("td", {}, meter((1 - each.cosine) / far, spread ? (1 - spread.mean) / far : undefined)),
-        h("td", { class: "number", "data-value": each.cosine }, number(each.cosine)), h("td", { class: "number" }, number(each.least)), h("td", {}, 1 - each.least > 1e-6 ? token(short(place, 20)) : ""), h("td", { class: "number soft" }, spread ? number(spread.mean) : "…"));
+      return h("tr", { "data-stream": each.name },
+        h("td", {}, `${stack}, ${layer === "residual" ? "embeddings" : `layer ${layer}`}`),
+        h("td", {}, meter((1 - each.cosine) / far, spread ? (1 - spread.mean) / far : undefined)),
+        h("td", { class: "number", "data-value": each.cosine }, number(each.cosine)),
+          h("td", { class: "number" }, number(each.least)),
+          h("td", {}, 1 - each.least > 1e-6 ? token(short(place, 20)) : ""),
+          h("td", { class: "number soft" }, spread ? number(spread.mean) : "…"));
     });
     const head = ["stream after", "1 − cosine (below: random heads)", "cosine, mean", "least", "at", "random heads, mean"];
     root.replaceChildren(h("h2", {}, "Residual streams, layer by layer"), table(head, body, "Residual streams"));
@@ -205,12 +253,19 @@ class Compare {
     const { page, found, sides } = this, parts = found.answers.map((answer) => {
       const writes = answer.name === "output", tokens = page.run.sides[page.run.sides.decoder ? "decoder" : "encoder"].tokens;
       const worst = Math.max(1e-9, ...answer.rows.map((row) => row.divergence));
-      const body = answer.rows.flatMap((row, i) => (row.actual ? [row.actual] : answer.each ? [row.candidates[0]] : row.candidates).map((pair, place) => h("tr", { "data-place": i },
-        h("td", {}, answer.each && !place ? token(short(tokens[i].text, 20)) : ""), h("td", {}, token(short(pair.text, 24)), row.actual || !answer.each ? "" : soft(" ?")), h("td", {}, meter(pair.before, pair.after)),
-        h("td", { class: "number", "data-before": pair.before }, number(pair.before)), h("td", { class: "number", "data-after": pair.after }, number(pair.after)), h("td", { class: "number" }, signed(pair.after - pair.before)),
+      const body = answer.rows.flatMap((row,
+        i) => (row.actual ? [row.actual] : answer.each ? [row.candidates[0]] : row.candidates).map((pair,
+          place) => h("tr", { "data-place": i },
+        h("td", {}, answer.each && !place ? token(short(tokens[i].text, 20)) : ""),
+          h("td", {}, token(short(pair.text, 24)), row.actual || !answer.each ? "" : soft(" ?")),
+          h("td", {}, meter(pair.before, pair.after)),
+        h("td", { class: "number", "data-before": pair.before }, number(pair.before)),
+          h("td", { class: "number", "data-after": pair.after }, number(pair.after)),
+          h("td", { class: "number" }, signed(pair.after - pair.before)),
         h("td", { class: "number", "data-divergence": row.divergence }, place ? "" : number(row.divergence)), h("td", {}, place ? "" : bar(row.divergence / worst)),
         h("td", { class: "soft" }, !answer.each || row.best.id === pair.id ? "" : h("span", {}, token(short(row.best.text, 20)), ` ${number(row.best.after)}`)))));
-      const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0], sides[1], "change", "KL", "", answer.each ? `most probable, ${sides[1]}` : ""];
+      const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0],
+        sides[1], "change", "KL", "", answer.each ? `most probable, ${sides[1]}` : ""];
       return h("div", {}, writes ? "" : h("h3", {}, clean(answer.name)), table(head, body, "Probabilities of both"));
     });
     if (parts.length) this.sections.tokens.append(h("h2", {}, "Probabilities of the same tokens"), ...parts);

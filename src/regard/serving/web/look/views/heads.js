@@ -86,8 +86,10 @@ class Heads {
       page.set({ mean: value === "mean" ? 1 : null });
       (page.ablated.length ? page.look() : page.show()).then(() => document.querySelector(focus("Silent heads give"))?.focus());
     });
-    const map = choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => page.again({ map: value === "rollout" ? value : null }, focus("Map")));
-    const scale = choices("Scale", [["one", "0 to 1"], ["own", "own scale"]], this.own ? "own" : "one", (value) => page.again({ scale: value === "own" ? value : null }, focus("Scale")));
+    const map = choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head",
+      (value) => page.again({ map: value === "rollout" ? value : null }, focus("Map")));
+    const scale = choices("Scale", [["one", "0 to 1"], ["own", "own scale"]], this.own ? "own" : "one",
+      (value) => page.again({ scale: value === "own" ? value : null }, focus("Scale")));
     const colours = h("span", { class: "hint given" }, "Colours ", scale);
     return page.source.live ? [map, colours, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map, colours];
   }
@@ -110,11 +112,18 @@ class Heads {
       button.title = caption;
       button.setAttribute("aria-label", caption);
     }));
-    const kinds = Object.keys(SIGNS).map((name) => [name, named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([, found]) => found.length);
+    const kinds = Object.keys(SIGNS).map((name) => [name,
+      named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([,
+        found]) => found.length);
     const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
-      h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
+      h("td", {},
+        h("div", { class: "chips" },
+          ...found.map(({ layer, head, score, chance }) => h("button",
+            { "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
         `${layer}.${head} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
-    if (rows.length) this.known.replaceChildren(h("h2", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
+    if (rows.length) this.known.replaceChildren(h("h2", {}, "Known patterns on this input"),
+      h("p", { class: "hint" },
+        "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
       h("table", {}, h("tbody", {}, ...rows)));
     else this.known.replaceChildren(h("p", { class: "hint" }, `No head of ${place.label.toLowerCase()} follows a known pattern far above chance on this input.`));
     this.#describe();
@@ -145,7 +154,10 @@ class Heads {
       const id = this.id(layer, head), silent = off.has(id);
       const caption = `Layer ${layer}, head ${head}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
       return h("button", { role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
-        "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }), silent ? h("span", { class: "silent", "aria-hidden": "true" }, "off") : null);
+        "aria-label": caption, title: caption, "data-head": id, tabindex: -1,
+          onclick: () => this.#clicked(layer, head) },
+          h("canvas", { "aria-hidden": "true" }),
+          silent ? h("span", { class: "silent", "aria-hidden": "true" }, "off") : null);
     }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(); } });
     this.maps = maps;
     return grid;
@@ -193,8 +205,11 @@ class Heads {
     const canvas = h("canvas", { tabindex: 0, role: "img", id: "enlarged",
       "aria-label": `${name}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
     const scale = h("canvas", { "aria-hidden": "true" }), holder = h("div");
-    const legends = [h("span", {}, "0"), scale, h("span", {}, this.own ? `${number(found.most)} (largest here)` : "1"), map.masked ? h("span", { class: "masked" }, "hatched: masked") : null, place.stack === "decoder" ? h("span", {}, "rows: token read → token written") : null];
-    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button), holder); // late parts come below, so that nothing moves under the pointer
+    const legends = [h("span", {}, "0"), scale, h("span", {}, this.own ? `${number(found.most)} (largest here)` : "1"),
+      map.masked ? h("span", { class: "masked" }, "hatched: masked") : null,
+      place.stack === "decoder" ? h("span", {}, "rows: token read → token written") : null];
+    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button), holder);
+      // late parts come below, so that nothing moves under the pointer
     const below = h("div", {}, h("div", { class: "legend" }, ...legends.filter(Boolean)), note);
     holder.append(canvas, below);
     legend(scale);
@@ -206,7 +221,8 @@ class Heads {
       drawn.draw([q, k]);
       const value = map.data[q * map.keys + k], hidden = map.masked?.(q, k);
       this.tip.near(canvas, x, y, h("b", { class: "number", "data-value": value }, hidden ? "masked" : value.toFixed(page.source.rounded ? 4 : 6)), " from ",
-        h("b", {}, token(queries[q].text)), soft(` at ${q}`), read?.[q] ? soft(" (writes ", token(read[q]), ")") : "", " to ", h("b", {}, token(keys[k].text)), soft(` at ${k}`));
+        h("b", {}, token(queries[q].text)), soft(` at ${q}`), read?.[q] ? soft(" (writes ", token(read[q]), ")") : "",
+          " to ", h("b", {}, token(keys[k].text)), soft(` at ${k}`));
     }, () => { drawn.draw(null); this.tip.hide(); });
   }
 }

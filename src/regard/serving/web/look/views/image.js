@@ -55,7 +55,8 @@ class Picture {
       for (let q = skipped; q < time; q++) row(q).forEach((value, k) => { found[k] += value / (time - skipped); });
     }
     const data = found.subarray(skipped);
-    return { queries: this.rows, keys: this.columns, data, most: data.reduce((most, value) => Math.max(most, value), 0), rest: skipped ? found.subarray(0, skipped).reduce((sum, value) => sum + value, 0) : null };
+    return { queries: this.rows, keys: this.columns, data, most: data.reduce((most, value) => Math.max(most, value), 0),
+      rest: skipped ? found.subarray(0, skipped).reduce((sum, value) => sum + value, 0) : null };
   }
 
   name(patch) { return patch === null ? "all patches, on average" : patch < 0 ? "the class token" : `patch ${this.tokens[patch + this.skipped].text}`; }
@@ -107,9 +108,11 @@ class Picture {
       this.page.set({ opacity: this.opacity === OPACITY ? null : this.opacity });
       this.#picture();
     } });
-    const again = (label, change) => (value) => { change(value); this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
+    const again = (label, change) => (value) => { change(value);
+      this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
     this.bar.replaceChildren(
-      choices("Map", [["head", "One head"], ["rollout", "Rollout"], ["gradient", "Gradient"]], this.kind, again("Map", (value) => Object.assign(this, { rollout: value === "rollout", gradient: value === "gradient" }))),
+      choices("Map", [["head", "One head"], ["rollout", "Rollout"], ["gradient", "Gradient"]], this.kind,
+        again("Map", (value) => Object.assign(this, { rollout: value === "rollout", gradient: value === "gradient" }))),
       h("span", { class: "hint" }, "seen from"),
       choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
       h("label", { class: "opacity hint" }, "Overlay", opacity),
@@ -132,7 +135,8 @@ class Picture {
     this.shown = found;
     const what = this.gradient ? "What each patch adds to the log-probability of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer} · head ${head}`;
     this.title.textContent = this.gradient ? what : `${what}, from ${this.name(query)}`;
-    this.canvas.setAttribute("aria-label", `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
+    this.canvas.setAttribute("aria-label",
+      `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
     this.#picture();
     this.#read();
     await Promise.all([this.#maps(turn), this.#figures(turn)]);
@@ -145,7 +149,9 @@ class Picture {
   // The image, the map over it, and the lines between patches.
   #picture() {
     const { canvas, rows, columns, shown } = this, ratio = devicePixelRatio || 1;
-    const cell = Math.max(Math.min(Math.min(SIDE, this.page.room(canvas, 240, 60)) / Math.max(rows, columns), (this.canvas.parentElement.clientWidth || SIDE) / columns), 2);
+    const cell = Math.max(Math.min(Math.min(SIDE, this.page.room(canvas, 240, 60)) / Math.max(rows, columns),
+      (this.canvas.parentElement.clientWidth || SIDE) / columns),
+      2);
     const width = cell * columns, height = cell * rows, pencil = canvas.getContext("2d");
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -179,8 +185,11 @@ class Picture {
   #read() {
     if (this.cursor === null) { this.tip.hide(); return; }
     const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length, cell = Number(this.canvas.dataset.cell);
-    this.tip.near(this.canvas, ((this.cursor % this.columns) + 0.5) * cell, (Math.floor(this.cursor / this.columns) + 0.5) * cell, h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
-      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), soft(`Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
+    this.tip.near(this.canvas, ((this.cursor % this.columns) + 0.5) * cell,
+      (Math.floor(this.cursor / this.columns) + 0.5) * cell,
+      h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
+      " to ", h("b", {}, token(this.name(this.cursor))), h("br"),
+        soft(`Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
   }
 
   async #maps(turn) {
@@ -267,9 +276,14 @@ class Picture {
     try {
       const found = await this.page.source.ask("deletion", this.asked), names = { overlay: "this map", centre: "from the centre", random: "random" };
       const series = Object.entries(names).map(([key, name], i) => ({ name, values: found[key], kind: key === "random" ? "chance" : `c${i}` }));
-      this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), " while patches are greyed out, the strongest first. A small area means that the map found what matters."),
-        curves({ label: "Deletion curves", x: found.shares.map((share) => Math.round(100 * share)), series, across: "percent of the patches", up: "probability", room: 420, tall: 220, id: "deletion-curve" }),
-        h("table", {}, h("tbody", {}, ...Object.entries(names).map(([key, name]) => h("tr", {}, h("th", { scope: "row" }, `area, ${name}`), h("td", { class: "number", "data-figure": `area-${key}` }, number(found.area[key])))))));
+      this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)),
+        " while patches are greyed out, the strongest first. A small area means that the map found what matters."),
+        curves({ label: "Deletion curves", x: found.shares.map((share) => Math.round(100 * share)), series,
+          across: "percent of the patches", up: "probability", room: 420, tall: 220, id: "deletion-curve" }),
+        h("table", {},
+          h("tbody", {},
+            ...Object.entries(names).map(([key, name]) => h("tr", {}, h("th", { scope: "row" }, `area, ${name}`),
+              h("td", { class: "number", "data-figure": `area-${key}` }, number(found.area[key])))))));
     } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
   }
 

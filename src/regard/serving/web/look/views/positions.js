@@ -8,7 +8,8 @@ import { Tip } from "../tip.js";
 
 const SIDES = { encoder: "Encoder", decoder: "Decoder" };
 const NAMES = { sinusoidal: "sinusoidal", learned: "learned", relative: "relative, in buckets (T5)", "transformer-xl": "relative, of sinusoids (Transformer-XL)",
-  rotary: "rotary", alibi: "ALiBi", none: "none", "sinusoidal-2d": "sinusoidal, of column and row", "learned-2d": "learned, one for each patch", "rotary-2d": "rotary, by column and row" };
+  rotary: "rotary", alibi: "ALiBi", none: "none", "sinusoidal-2d": "sinusoidal, of column and row",
+    "learned-2d": "learned, one for each patch", "rotary-2d": "rotary, by column and row" };
 
 export const more = () => h("span", { id: "measured" });
 
@@ -50,7 +51,8 @@ class Positions {
 
   #bar(found) {
     const { page } = this, parts = [h("span", { id: "kind" }, "Positions: ", h("b", {}, NAMES[found.kind] ?? found.kind))];
-    if (found.parts.length > 1) parts.push(choices("Side", found.parts.map((part) => [part, SIDES[part]]), found.part, (side) => page.again({ side }, '.choices [aria-checked="true"]')));
+    if (found.parts.length > 1) parts.push(choices("Side", found.parts.map((part) => [part, SIDES[part]]), found.part,
+      (side) => page.again({ side }, '.choices [aria-checked="true"]')));
     if (!page.about.image && found.kind !== "none") {
       const caption = h("output", {}, found.length);
       const input = h("input", { type: "range", name: "places", min: 2, max: found.longest, value: found.length, disabled: !page.source.live, oninput: () => {
@@ -133,7 +135,8 @@ class Positions {
       document.querySelector('[aria-label="Measure"] [aria-checked="true"]')?.focus();
     }) : null;
     const title = this.angles ? `Sine and cosine of each angle, by ${given.grid ? "patch" : far}` : `The vector of each ${given.grid ? "patch" : far}`;
-    return [h("div", { class: "pair" }, this.#holder("encodings", title), this.#holder("similarity", given.grid ? "Similarity to one patch" : `Similarity of ${far}s`, pick)),
+    return [h("div", { class: "pair" }, this.#holder("encodings", title),
+      this.#holder("similarity", given.grid ? "Similarity to one patch" : `Similarity of ${far}s`, pick)),
       h("div", { class: "pair waves" }, this.#holder("waves", "Some channels, as curves"), this.#holder("near", "Similarity by distance"))];
   }
 
@@ -148,8 +151,11 @@ class Positions {
     const data = new Float32Array(rows * columns);
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) data[i * columns + j] = this.matrix.data[i * columns + order[j]];
     const sorted = this.found.encodings.order === "interleaved";
-    const made = this.field({ id: "encodings", label: `Encodings: ${rows} by ${columns}`, rows, columns, data, range: rangeOf(data, this.found.kind.startsWith("learned") ? 0.99 : 1), room, tall: this.tall, first: [grid ? 0 : first, 0],
-      axes: `rows: ${grid ? "patches" : first < 0 ? "distances" : "places"}; columns: channels${sorted ? ", sines before cosines, the fastest first" : ""}`, columnName: (column) => order[column],
+    const made = this.field({ id: "encodings", label: `Encodings: ${rows} by ${columns}`, rows, columns, data,
+      range: rangeOf(data, this.found.kind.startsWith("learned") ? 0.99 : 1), room, tall: this.tall,
+      first: [grid ? 0 : first, 0],
+      axes: `rows: ${grid ? "patches" : first < 0 ? "distances" : "places"}; columns: channels${sorted ? ", sines before cosines, the fastest first" : ""}`,
+        columnName: (column) => order[column],
       read: ([row, column]) => this.#cell(row, order[column], data[row * columns + column]) });
     holder.replaceChildren(made.element);
   }
@@ -158,11 +164,15 @@ class Positions {
     const { kind, base, encodings } = this.found, [, width] = this.matrix.shape, place = row + encodings.first;
     if (encodings.grid) { this.say(["patch ", h("b", {}, patch(row, encodings.grid)), `, channel ${channel}`], value, ...this.#angle(row, channel)); return; }
     if (kind === "learned") { this.say([`P(${place}, ${channel})`], value); return; }
-    if (kind === "rotary") { this.say([`${channel % 2 ? "cos" : "sin"} of the angle of pair ${channel >> 1} at position ${place}`], value, ...this.#angle(row, channel)); return; }
+    if (kind === "rotary") { this.say([`${channel % 2 ? "cos" : "sin"} of the angle of pair ${channel >> 1} at position ${place}`],
+      value, ...this.#angle(row, channel));
+      return; }
     const half = Math.ceil(width / 2), halves = encodings.order === "halves";
     const pair = halves ? channel % half : channel >> 1, name = (halves ? channel >= half : channel % 2) ? "cos" : "sin";
     const angle = place / base ** ((2 * pair) / width);
-    this.say([`PE(${number(place, 0)}, ${channel}) = ${name}(${number(place, 0)} / ${base}`, h("sup", {}, `${2 * pair}/${width}`), `) = ${name}(${number(angle, 4)})`], value,
+    this.say([`PE(${number(place, 0)}, ${channel}) = ${name}(${number(place, 0)} / ${base}`,
+      h("sup", {}, `${2 * pair}/${width}`), `) = ${name}(${number(angle, 4)})`],
+      value,
       soft(` · this channel repeats after ${Number((2 * Math.PI * base ** ((2 * pair) / width)).toPrecision(4)).toLocaleString("en")} places`));
   }
 
@@ -177,7 +187,8 @@ class Positions {
     const made = this.field({ id: "similarity", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
       range: rangeOf(data), room, tall: this.tall, square: true, first: [first, first], axes: `rows and columns: ${first < 0 ? "distances" : "places"}`,
       read: ([row, column]) => {
-        const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE", [one, two] = [row, column].map((each) => number(each + first, 0));
+        const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE",
+          [one, two] = [row, column].map((each) => number(each + first, 0));
         const other = measure === "dot" ? ["cosine ", this.cosines.data[at]] : ["dot product ", this.dots.data[at]];
         this.say([measure === "dot" ? `${name}(${one}) · ${name}(${two})` : `cos(${name}(${one}), ${name}(${two}))`], data[at],
           soft(` · ${other[0]}`), h("span", { class: "number", "data-other": other[1] }, number(other[1], 6)), soft(` · ${Math.abs(row - column)} apart`));
@@ -189,7 +200,9 @@ class Positions {
     const { page } = this, [rows, columns] = this.found.encodings.grid, size = rows * columns;
     const chosen = Math.min(Number(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2)) || 0, size - 1);
     const data = this.cosines.data.subarray(chosen * size, (chosen + 1) * size), at = (cell) => cell[0] * columns + cell[1];
-    const made = this.field({ id: "similarity", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: this.tall, square: true,
+    const made = this.field({ id: "similarity",
+      label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data,
+      range: rangeOf(this.cosines.data), room, tall: this.tall, square: true,
       first: [0, 0], mark: [Math.floor(chosen / columns), chosen % columns], axes: `rows and columns of patches; chosen: ${patch(chosen, [rows, columns])}`,
       read: (cell) => this.say([`cos(patch ${patch(chosen, [rows, columns])}, patch ${patch(at(cell), [rows, columns])})`], data[at(cell)]),
       choose: (cell) => {
@@ -225,13 +238,23 @@ class Positions {
     const values = unpacked(found.scores.values), [heads, count] = values.shape, { distances } = found.scores, perLayer = this.page.about.attentions[0].heads;
     const name = (head) => (found.kind === "transformer-xl" ? `layer ${Math.floor(head / perLayer)}, head ${head % perLayer}` : `head ${head}`);
     Object.assign(this.parts, {
-      scores: (holder, room) => holder.replaceChildren(this.field({ id: "scores", label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data, range: rangeOf(values.data),
-        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [0, distances[0]], axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
+      scores: (holder,
+        room) => holder.replaceChildren(this.field({ id: "scores",
+          label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data,
+          range: rangeOf(values.data),
+        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [0, distances[0]],
+          axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
         read: ([head, at]) => this.say([`${name(head)}, key ${apart(distances[at])}: added to the score`], values.data[head * count + at],
           soft(` · its weight is multiplied by ${number(Math.exp(values.data[head * count + at]), 4)}, all else equal`)) }).element),
-      curves: (holder, room) => holder.replaceChildren(lines({ id: "curves", label: "Score by distance", x: distances, room, across: "how far the key lies before its query",
-        series: Array.from({ length: Math.min(heads, 14) }, (_, head) => ({ name: name(head), kind: `c${head % 7}${head > 6 ? " dashed" : ""}`, values: [...values.data.subarray(head * count, (head + 1) * count)] })) })) });
-    return [h("div", { class: "pair" }, this.#holder("scores", "Added to scores, by distance"), this.#holder("curves", heads > 14 ? "The same, of the first 14 heads" : "The same, as curves"))];
+      curves: (holder,
+        room) => holder.replaceChildren(lines({ id: "curves", label: "Score by distance", x: distances, room,
+          across: "how far the key lies before its query",
+        series: Array.from({ length: Math.min(heads, 14) },
+          (_,
+            head) => ({ name: name(head), kind: `c${head % 7}${head > 6 ? " dashed" : ""}`,
+              values: [...values.data.subarray(head * count, (head + 1) * count)] })) })) });
+    return [h("div", { class: "pair" }, this.#holder("scores", "Added to scores, by distance"),
+      this.#holder("curves", heads > 14 ? "The same, of the first 14 heads" : "The same, as curves"))];
   }
 }
 
@@ -255,17 +278,25 @@ function nothing(about) {
 function formula({ kind, base, encodings }, about) {
   const power = (text) => h("sup", {}, text), line = (...parts) => h("div", {}, ...parts);
   const width = encodings?.matrix.shape[1];
-  const waves = (name, at) => [line(`${name}(${at}, 2i) = sin(${at} / ${base}`, power("2i/d"), ")"), line(`${name}(${at}, 2i+1) = cos(${at} / ${base}`, power("2i/d"), `),  d = ${width}`)];
+  const waves = (name, at) => [line(`${name}(${at}, 2i) = sin(${at} / ${base}`, power("2i/d"), ")"),
+    line(`${name}(${at}, 2i+1) = cos(${at} / ${base}`, power("2i/d"), `),  d = ${width}`)];
   switch (kind) {
-    case "sinusoidal": return encodings.order === "halves" ? [line(`PE(pos, i) = sin(pos / ${base}`, power("2i/d"), ")"), line(`PE(pos, i + d/2) = cos(pos / ${base}`, power("2i/d"), `),  d = ${width}`)] : waves("PE", "pos");
+    case "sinusoidal": return encodings.order === "halves" ? [line(`PE(pos, i) = sin(pos / ${base}`, power("2i/d"),
+      ")"),
+      line(`PE(pos, i + d/2) = cos(pos / ${base}`, power("2i/d"), `),  d = ${width}`)] : waves("PE", "pos");
     case "learned": return [line(`x = E(token) + P(pos),  P learned, of width ${width}`)];
-    case "rotary": return [line("q′ = R(pos) q,  k′ = R(pos) k"), line(`pair i of channels is turned by pos · θ`, h("sub", {}, "i"), `,  θ`, h("sub", {}, "i"), ` = ${base}`, power("−2i/d"), ` before any scaling,  d = ${width}`)];
+    case "rotary": return [line("q′ = R(pos) q,  k′ = R(pos) k"),
+      line(`pair i of channels is turned by pos · θ`, h("sub", {}, "i"), `,  θ`, h("sub", {}, "i"), ` = ${base}`,
+        power("−2i/d"), ` before any scaling,  d = ${width}`)];
     case "sinusoidal-2d": return [line("PE(x, y) = [PE(x), PE(y)]"), line(`PE(x, 2i) = sin(x / ${base}`, power("2i/d"), `),  d = ${width / 2}`)];
     case "learned-2d": return [line(`x = E(patch) + P(row, column),  P learned, of width ${width}`)];
-    case "rotary-2d": return [line("q′ = R(x, y) q,  k′ = R(x, y) k"), line(`half of the pairs turn with x, half with y, by ${base}`, power("−2i/d"), ` a step,  d = ${width / 2}`)];
-    case "alibi": return [line("score = q · k / √d − m |i − j|"), line("m = 2", power("−8h/H"), ` for head h of H = ${about.attentions[0].heads} (where H is a power of two)`)];
+    case "rotary-2d": return [line("q′ = R(x, y) q,  k′ = R(x, y) k"),
+      line(`half of the pairs turn with x, half with y, by ${base}`, power("−2i/d"), ` a step,  d = ${width / 2}`)];
+    case "alibi": return [line("score = q · k / √d − m |i − j|"),
+      line("m = 2", power("−8h/H"), ` for head h of H = ${about.attentions[0].heads} (where H is a power of two)`)];
     case "relative": return [line("score = q · k × scale + b(bucket(i − j))"), line("b learned, one number for each head and bucket")];
-    case "transformer-xl": return [line("score = ((q + u) · k + (q + v) · W R(i − j)) / √d"), line(`R(a, i), R(a, i + d/2): sine and cosine of a / ${base}`, power("2i/d"), "; drawn are R and v · W R alone")];
+    case "transformer-xl": return [line("score = ((q + u) · k + (q + v) · W R(i − j)) / √d"),
+      line(`R(a, i), R(a, i + d/2): sine and cosine of a / ${base}`, power("2i/d"), "; drawn are R and v · W R alone")];
     default: return [];
   }
 }

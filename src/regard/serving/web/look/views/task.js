@@ -29,7 +29,9 @@ function section(head, { segments }, tokens, mask) {
   const both = Math.max(...segments) > 0;
   return h("section", { "data-head": head.name, class: "task" }, h("h2", {}, `${NAMES[head.kind]} (${clean(head.name)})`),
     h("ol", { class: "row-of-tokens", "aria-label": "Tokens" }, ...words),
-    both ? h("p", { class: "hint" }, h("span", { class: "segment-0 sample" }, "first segment"), " ", h("span", { class: "segment-1 sample" }, "second segment")) : null, ...after);
+    both ? h("p", { class: "hint" }, h("span", { class: "segment-0 sample" }, "first segment"), " ",
+      h("span", { class: "segment-1 sample" }, "second segment")) : null,
+      ...after);
 }
 
 function word(each, mask) {
@@ -39,7 +41,9 @@ function word(each, mask) {
 const value = (share) => h("span", { "data-value": share }, number(share, 3));
 
 function table(label, rows) {
-  return h("table", { "aria-label": label }, ...rows.map(([name, share]) => h("tr", {}, h("th", { scope: "row" }, token(name)), h("td", {}, meter(share)), h("td", {}, value(share)))));
+  return h("table", { "aria-label": label },
+    ...rows.map(([name, share]) => h("tr", {}, h("th", { scope: "row" }, token(name)), h("td", {}, meter(share)),
+      h("td", {}, value(share)))));
 }
 
 function classes(head) {
@@ -47,7 +51,8 @@ function classes(head) {
   return (_, tokens) => ({
     under: () => [],
     marked: (i) => at(i, tokens.length),
-    after: [h("p", { class: "hint" }, head.pooling === "class" ? "The head reads the marked class token." : `The head reads the ${clean(head.pooling)} of the marked tokens.`),
+    after: [h("p", { class: "hint" },
+      head.pooling === "class" ? "The head reads the marked class token." : `The head reads the ${clean(head.pooling)} of the marked tokens.`),
       head.classes ? table("Classes", head.classes) : h("p", {}, "Number: ", value(head.number))],
   });
 }
@@ -66,11 +71,14 @@ const PARTS = {
   spans: (head) => ({
     under: (i) => [meter(head.start[i], head.end[i]), h("span", { class: "number" }, value(head.start[i]), " ", value(head.end[i]))],
     marked: (i) => head.best.length && head.best[0] <= i && i <= head.best[1],
-    after: [h("p", { class: "hint" }, "Upper bar: the answer starts here; lower bar: it ends here. The most probable span is marked."), h("p", { id: "answer" }, token(head.text))],
+    after: [h("p", { class: "hint" },
+      "Upper bar: the answer starts here; lower bar: it ends here. The most probable span is marked."),
+      h("p", { id: "answer" }, token(head.text))],
   }),
   masked: (head) => ({
     under: () => [],
     marked: (i) => head.masks.some(([place]) => place === i),
-    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place}`, best)) : [h("p", { class: "hint" }, "Click a token to mask it: the model then fills the gap.")],
+    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place}`, best)) : [h("p",
+      { class: "hint" }, "Click a token to mask it: the model then fills the gap.")],
   }),
 };

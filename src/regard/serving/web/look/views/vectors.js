@@ -74,28 +74,43 @@ class Vectors {
   // b − a + c in the table of embeddings. The first answer is asked for with the button.
   async #analogies() {
     const { page } = this, words = (page.state.analogy ?? "boy,girl,man").split(","), off = !page.source.live;
-    const [c, a, b] = [2, 0, 1].map((i) => h("input", { value: words[i] ?? "", maxlength: 60, disabled: off, "aria-label": `Word ${"abc"[i]}` })), out = h("div", { class: "pair" });
-    const rows = (title, list) => h("table", {}, h("caption", {}, title), ...list.map(([word, cosine]) => h("tr", {}, h("th", { scope: "row" }, token(word)), h("td", { class: "number", "data-value": cosine }, number(cosine)))));
+    const [c, a, b] = [2, 0,
+      1].map((i) => h("input",
+        { value: words[i] ?? "", maxlength: 60, disabled: off, "aria-label": `Word ${"abc"[i]}` })),
+      out = h("div", { class: "pair" });
+    const rows = (title, list) => h("table", {}, h("caption", {}, title),
+      ...list.map(([word, cosine]) => h("tr", {}, h("th", { scope: "row" }, token(word)),
+        h("td", { class: "number", "data-value": cosine }, number(cosine)))));
     const ask = async (event) => {
       event?.preventDefault();
       try {
         page.set({ analogy: [a, b, c].map((field) => field.value.trim()).join(",") });
         const found = await once(page, "analogy", { a: a.value, b: b.value, c: c.value });
         page.say("");
-        out.replaceChildren(rows(`nearest to ${clean(c.value)} − ${clean(a.value)} + ${clean(b.value)}`, found.analogy), rows(`nearest to ${clean(c.value)} alone`, found.neighbours), h("div", { class: "plane" }));
+        out.replaceChildren(rows(`nearest to ${clean(c.value)} − ${clean(a.value)} + ${clean(b.value)}`, found.analogy),
+          rows(`nearest to ${clean(c.value)} alone`, found.neighbours), h("div", { class: "plane" }));
         this.#plane(out.lastChild, [a.value, b.value, c.value, found.analogy[0]?.[0]], found.plane);
       } catch (error) { page.say(error.message, true); }
     };
-    this.analogy.replaceChildren(h("h2", {}, "Analogies of static vectors"), h("form", { class: "bar", onsubmit: ask }, c, "−", a, "+", b, h("button", { class: "main", type: "submit", disabled: off }, "Nearest words"), h("span", { class: "hint" }, "Embeddings of the vocabulary, by cosine; the words and their parts are left out. Compare with the right column.")), out);
+    this.analogy.replaceChildren(h("h2", {}, "Analogies of static vectors"),
+      h("form", { class: "bar", onsubmit: ask }, c, "−", a, "+", b,
+        h("button", { class: "main", type: "submit", disabled: off }, "Nearest words"),
+        h("span", { class: "hint" },
+          "Embeddings of the vocabulary, by cosine; the words and their parts are left out. Compare with the right column.")),
+      out);
     if (page.state.analogy && !off) await ask();
   }
 
   // The four words of an analogy: two arrows that should be parallel.
   #plane(holder, names, points) {
-    const spot = (i, from) => ({ x: points[i][0], y: points[i][1], from: from === undefined ? null : points[from], kind: i < 2 ? "c0" : "c1", shape: 0, label: names[i], caption: names[i] });
+    const spot = (i,
+      from) => ({ x: points[i][0], y: points[i][1], from: from === undefined ? null : points[from],
+        kind: i < 2 ? "c0" : "c1", shape: 0, label: names[i], caption: names[i] });
     const spots = [spot(0), spot(2), spot(1, 0), ...(points[3] ? [spot(3, 2)] : [])];
     const axes = ["first direction of these words", "second direction"];
-    holder.append(new Scatter(spots, { room: Math.min(Math.max(holder.clientWidth, 260), 560), tall: 320, label: "The words of the analogy", axes, read: () => {} }).element);
+    holder.append(new Scatter(spots,
+      { room: Math.min(Math.max(holder.clientWidth, 260), 560), tall: 320, label: "The words of the analogy", axes,
+        read: () => {} }).element);
   }
 
   get chart() { return this.found.charts[this.chosen]; }
@@ -108,7 +123,9 @@ class Vectors {
   }
 
   #choices() {
-    const { page, found } = this, options = [["*", "All words"], ...found.charts.slice(1).map((chart) => [chart.word, `${clean(chart.word)} (${chart.places.length} times)`])];
+    const { page, found } = this,
+      options = [["*", "All words"],
+        ...found.charts.slice(1).map((chart) => [chart.word, `${clean(chart.word)} (${chart.places.length} times)`])];
     const word = picker("Word", options, this.chart.word ?? "*", (value) => {
       page.set({ word: value });
       this.chosen = value === "*" ? 0 : found.charts.findIndex((chart) => chart.word === value);
@@ -124,9 +141,15 @@ class Vectors {
       page.set({ depth: this.layer });
       this.#show();
     } });
-    const scale = choices("Scale", [["same", "the same in every layer"], ["own", "own"]], page.state.scale === "own" ? "own" : "same", (value) => { page.set({ scale: value === "own" ? value : null }); this.#choices(); this.#show(); this.choice.querySelector('[aria-label="Scale"] [aria-checked="true"]').focus(); });
-    const shown = choices("Vectors", [["", "contextual"], ["1", "static → contextual"]], page.state.arrows ?? "", (value) => { page.set({ arrows: value || null }); this.#choices(); this.#show(); this.choice.querySelector('[aria-label="Vectors"] [aria-checked="true"]').focus(); });
-    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider), h("div", { class: "one" }, shown), page.state.arrows ? "" : h("div", { class: "one hint" }, "Scale ", scale));
+    const scale = choices("Scale", [["same", "the same in every layer"], ["own", "own"]],
+      page.state.scale === "own" ? "own" : "same",
+      (value) => { page.set({ scale: value === "own" ? value : null }); this.#choices(); this.#show();
+        this.choice.querySelector('[aria-label="Scale"] [aria-checked="true"]').focus(); });
+    const shown = choices("Vectors", [["", "contextual"], ["1", "static → contextual"]], page.state.arrows ?? "",
+      (value) => { page.set({ arrows: value || null }); this.#choices(); this.#show();
+        this.choice.querySelector('[aria-label="Vectors"] [aria-checked="true"]').focus(); });
+    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider),
+      h("div", { class: "one" }, shown), page.state.arrows ? "" : h("div", { class: "one hint" }, "Scale ", scale));
   }
 
   #sentences() {
@@ -145,7 +168,9 @@ class Vectors {
 
   #show() {
     const { chart, layer, found } = this, arrows = this.page.state.arrows && this.arrows[this.chosen], points = arrows || this.points[this.chosen], n = chart.places.length;
-    const share = chart[arrows ? "arrow_share" : "share"][layer], rows = arrows ? 2 * n : n, xy = (i) => [0, 1].map((axis) => points.data[(layer * rows + i) * 2 + axis]), both = 100 * (share[0] + share[1]), chance = chart.chance?.layers[layer];
+    const share = chart[arrows ? "arrow_share" : "share"][layer], rows = arrows ? 2 * n : n,
+      xy = (i) => [0, 1].map((axis) => points.data[(layer * rows + i) * 2 + axis]), both = 100 * (share[0] + share[1]),
+      chance = chart.chance?.layers[layer];
     const same = chart.places.every((word) => this.cosine(chart.places[0], word) > 1 - 1e-6);
     const measured = this.root.parentElement?.querySelector("#measured");
     const against = chance === undefined ? "There are too few other words for a baseline." :
@@ -153,8 +178,13 @@ class Vectors {
     if (measured) measured.textContent = `${same ? "Here all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
     const spots = chart.places.map((word, i) => ({ word, x: xy(rows - n + i)[0], y: xy(rows - n + i)[1], from: arrows ? xy(i) : null, kind: this.kind(word),
       shape: found.words[word].sentence, label: this.#label(word), caption: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
-    const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} ${where(layer)}: ${n} points`,
-      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), range: arrows || this.page.state.scale === "own" ? null : this.#range(points), tall: this.page.room(this.map, 320), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
+    const map = new Scatter(spots,
+      { room: Math.max(this.map.clientWidth, 280),
+        label: `${chart.word === null ? "All words" : `The word ${chart.word}`} ${where(layer)}: ${n} points`,
+      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`),
+        range: arrows || this.page.state.scale === "own" ? null : this.#range(points),
+        tall: this.page.room(this.map, 320),
+        read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
     this.map.replaceChildren(map.element);
     map.choose(Math.max(chart.places.indexOf(this.at), 0));
     if (chart.word !== null) this.#pairs();
@@ -174,7 +204,9 @@ class Vectors {
   #label(word) {
     const { text, sentence, span } = this.found.words[word], number = sentence + 1;
     if (this.chart.word === null) return `${number} ${text}`;
-    const letters = [...this.found.texts[sentence]], inside = this.found.words.filter((each) => each.sentence === sentence), at = inside.findIndex((each) => each.span[0] === span[0]);
+    const letters = [...this.found.texts[sentence]],
+      inside = this.found.words.filter((each) => each.sentence === sentence),
+      at = inside.findIndex((each) => each.span[0] === span[0]);
     const begin = inside[Math.max(at - 1, 0)].span[0], end = inside[Math.min(at + 3, inside.length - 1)].span[1];
     return `${number} ${begin > inside[0].span[0] ? "… " : ""}${letters.slice(begin, end).join("")}${end < inside[inside.length - 1].span[1] ? " …" : ""}`;
   }
@@ -208,20 +240,28 @@ class Vectors {
     const few = pairs.length <= MOST_LINES;
     const series = few ? named.map((label, i) => ({ name: label, values: values[i], kind: `c${i % 7}${i > 6 ? " dashed" : ""}` }))
       : [{ name: "median", values: x.map((layer) => median(values.map((each) => each[layer]))), kind: "c0" }];
-    const band = few ? null : { low: x.map((layer) => quantile(values, layer, 0.25)), high: x.map((layer) => quantile(values, layer, 0.75)), name: `half of ${pairs.length} pairs` };
+    const band = few ? null : { low: x.map((layer) => quantile(values, layer, 0.25)),
+      high: x.map((layer) => quantile(values, layer, 0.75)), name: `half of ${pairs.length} pairs` };
     series.push({ name: pairs.length > 1 ? "static vectors (median)" : "static vectors", values: x.map(() => middle), kind: "static" });
     if (chart.chance) series.push({ name: "random other words", values: chart.chance.layers, kind: "chance" });
     const holder = h("div");
     this.below.replaceChildren(h("section", { class: "pairs" }, h("h2", {}, title), h("div", { class: "pair" }, holder, this.#table(pairs, named, values, statics))));
-    holder.append(lines({ id: "bylayer", label: title, x, series, band, across: "layers passed (0: embeddings and positions)", room: Math.max(holder.clientWidth, 280), mark: this.layer, hint: "Cosines. Point at a layer, or use ← and →." }));
+    holder.append(lines({ id: "bylayer", label: title, x, series, band,
+      across: "layers passed (0: embeddings and positions)", room: Math.max(holder.clientWidth, 280), mark: this.layer,
+      hint: "Cosines. Point at a layer, or use ← and →." }));
   }
 
   #table(pairs, named, values, statics) {
     const { chart, layers, layer } = this, columns = Array.from({ length: layers }, (_, i) => i);
     const cell = (value, i) => h("td", { class: `number${i === layer ? " now" : ""}`, "data-value": value }, number(value));
     const order = pairs.map((_, i) => i).sort((one, two) => values[two][layer] - values[one][layer]).slice(0, 100);
-    const rows = order.map((i) => h("tr", { "data-pair": pairs[i].join("-") }, h("th", { scope: "row" }, named[i]), h("td", { class: "number", "data-static": statics[i] }, number(statics[i])), ...columns.map((each) => cell(values[i][each], each))));
-    if (chart.chance) rows.push(h("tr", { class: "chance", "data-pair": "random" }, h("th", { scope: "row" }, "random other words"), h("td", { class: "number", "data-static": chart.chance.static }, number(chart.chance.static)), ...columns.map((each) => cell(chart.chance.layers[each], each))));
+    const rows = order.map((i) => h("tr", { "data-pair": pairs[i].join("-") }, h("th", { scope: "row" }, named[i]),
+      h("td", { class: "number", "data-static": statics[i] }, number(statics[i])),
+      ...columns.map((each) => cell(values[i][each], each))));
+    if (chart.chance) rows.push(h("tr", { class: "chance", "data-pair": "random" },
+      h("th", { scope: "row" }, "random other words"),
+      h("td", { class: "number", "data-static": chart.chance.static }, number(chart.chance.static)),
+      ...columns.map((each) => cell(chart.chance.layers[each], each))));
     return table(["pair", "static", ...columns.map((each) => (each ? `layer ${each - 1}` : "embedded"))], rows, "Cosines by layer");
   }
 }

@@ -45,9 +45,13 @@ class Walk {
     Object.assign(this, { back, on });
     const words = this.tokens.map((each, i) => [i, `${i}: ${short(each.text, 18)}`]);
     root.append(h("div", { class: "bar" },
-      ...(stacks.length > 1 ? [picker("Stack", stacks.map((name) => [name, name === "encoder" ? "Encoder" : "Decoder"]), this.stack, (stack) => again({ at: `${stack}.attention`, token: null }, "Stack"))] : []),
-      picker("Layer", counted(this.layers, "Layer"), this.layer, (layer) => again({ layer }, "Layer")), picker("Head", counted(this.heads, "Head"), this.head, (head) => again({ head }, "Head")),
-      h("label", { class: "given hint" }, page.about.image ? "Patch" : "Token", picker("Token", words, this.query, (chosen) => again({ token: chosen }, "Token"))), back, on, h("span", { class: "hint" }, "← and → step through.")));
+      ...(stacks.length > 1 ? [picker("Stack", stacks.map((name) => [name, name === "encoder" ? "Encoder" : "Decoder"]),
+        this.stack, (stack) => again({ at: `${stack}.attention`, token: null }, "Stack"))] : []),
+      picker("Layer", counted(this.layers, "Layer"), this.layer, (layer) => again({ layer }, "Layer")),
+        picker("Head", counted(this.heads, "Head"), this.head, (head) => again({ head }, "Head")),
+      h("label", { class: "given hint" }, page.about.image ? "Patch" : "Token",
+        picker("Token", words, this.query, (chosen) => again({ token: chosen }, "Token"))),
+        back, on, h("span", { class: "hint" }, "← and → step through.")));
     const found = await page.source.ask("walk", { run: page.run.run, stack: this.stack, layer: this.layer, head: this.head, first: this.first });
     if (!root.isConnected) return;
     this.steps = found.steps;
@@ -58,7 +62,10 @@ class Walk {
     this.panel = h("div", { class: "panel", "aria-live": "polite" });
     this.tip = new Tip(root);
     const parts = [...new Set(this.steps.map((step) => step.part))];
-    this.list = h("div", { class: "path-list" }, ...parts.map((part) => h("section", {}, h("p", { class: "part-name" }, part), h("ol", { "aria-label": part }, ...this.buttons.filter((_, i) => this.steps[i].part === part).map((button) => h("li", {}, button))))));
+    this.list = h("div", { class: "path-list" },
+      ...parts.map((part) => h("section", {}, h("p", { class: "part-name" }, part),
+        h("ol", { "aria-label": part },
+          ...this.buttons.filter((_, i) => this.steps[i].part === part).map((button) => h("li", {}, button))))));
     this.body = h("div", { class: "walk" }, this.list, this.panel);
     root.append(this.body);
     this.list.style.maxHeight = `${page.room(this.list, 300)}px`;
@@ -95,7 +102,8 @@ class Walk {
     const { symbol } = step;
     // x ← x + y: the new value has the symbol of an operand.
     if (step.tree) return `${symbol} ${leaves(step.tree).includes(symbol) ? "←" : "="} ${written(step.tree, step.operands)}`;
-    const layers = { earlier: `x = layer ${this.layer - 1}( … )`, later: `x = layer ${this.layers - 1}( … )`, tokens: "text → t₀ … tₙ", ids: "tᵢ → idᵢ", patches: "image → p₀ … pₙ", memory: "m = encoder(source)" };
+    const layers = { earlier: `x = layer ${this.layer - 1}( … )`, later: `x = layer ${this.layers - 1}( … )`,
+      tokens: "text → t₀ … tₙ", ids: "tᵢ → idᵢ", patches: "image → p₀ … pₙ", memory: "m = encoder(source)" };
     return layers[step.kind] ?? (step.value ? `${symbol} = ${step.kind}(x)` : "");
   }
 
@@ -113,7 +121,9 @@ class Walk {
     if (drawn.length) parts.push(h("div", { class: "drawn" }, ...drawn));
     if (step.value) {
       const fact = (label, value) => h("span", {}, `${label} `, h("span", { class: "number" }, value));
-      parts.push(h("p", { class: "facts" }, fact("shape", step.value.shape.join(" × ")), fact("least", number(step.value.min)), fact("most", number(step.value.max)), fact("mean", number(step.value.mean)), fact("name", step.name)));
+      parts.push(h("p", { class: "facts" }, fact("shape", step.value.shape.join(" × ")),
+        fact("least", number(step.value.min)), fact("most", number(step.value.max)),
+        fact("mean", number(step.value.mean)), fact("name", step.name)));
     }
     this.panel.replaceChildren(...parts);
   }
@@ -123,7 +133,9 @@ class Walk {
     if (step.kind === "head" && mean) return [h("b", {}, " This head gives its mean output over the input instead.")];
     if (step.kind === "head" && factor) return [h("b", {}, factor.tile.data[0] ? ` This head is scaled by ${factor.tile.data[0]}.` : " This head is silenced.")];
     if (step.kind === "concat") return [` Columns ${this.head * this.#size(step)} to ${(this.head + 1) * this.#size(step) - 1} are head ${this.head}.`];
-    if (step.kind === "mask") { let count = 0; for (const value of step.value.tile.data) if (value === -Infinity) count++; return [` Here ${count} of ${step.value.tile.data.length} pairs are masked.`]; }
+    if (step.kind === "mask") { let count = 0;
+      for (const value of step.value.tile.data) if (value === -Infinity) count++;
+      return [` Here ${count} of ${step.value.tile.data.length} pairs are masked.`]; }
     return [];
   }
 
@@ -191,42 +203,64 @@ class Walk {
       if (each.kind !== "softmax" || i > now) return h("td", { class: `number${i === now ? " now" : ""}`, "data-value": i <= now ? value : null }, told);
       return h("td", { class: "number now", "data-value": value }, meter(value), told);
     })));
-    const names = kinds.map((each) => ({ product: "q · k", scale: written(["over", "S", "√dₖ"], each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled", softmax: "softmax" }[each.kind] ?? each.title.toLowerCase()));
-    return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`), table([long ? "key, best first" : "key", ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name))], body, "Scores of the chosen token"));
+    const names = kinds.map((each) => ({ product: "q · k",
+      scale: written(["over", "S", "√dₖ"],
+        each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled",
+      softmax: "softmax" }[each.kind] ?? each.title.toLowerCase()));
+    return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`),
+      table([long ? "key, best first" : "key",
+        ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name))],
+        body, "Scores of the chosen token"));
   }
 
   // The lecture's example, Thinking Machines: scores 112 and 96 with keys of size 64. The numbers can be changed.
   #byHand() {
-    const scores = h("input", { name: "scores", value: "112, 96", size: 14, "aria-label": "Scores" }), size = h("input", { name: "size", value: "64", size: 4, "aria-label": "Size of keys" }), out = h("tbody");
+    const scores = h("input", { name: "scores", value: "112, 96", size: 14, "aria-label": "Scores" }),
+      size = h("input", { name: "size", value: "64", size: 4, "aria-label": "Size of keys" }), out = h("tbody");
     const compute = () => {
-      const q = scores.value.split(/[,;\s]+/).filter(Boolean).map(Number), s = q.map((value) => value / Math.sqrt(Number(size.value) || 1)), most = Math.max(...s), powers = s.map((value) => Math.exp(value - most)), sum = powers.reduce((a, b) => a + b, 0);
-      const row = (name, values, digits) => h("tr", {}, h("th", { scope: "row" }, name), ...values.map((value) => h("td", { class: "number" }, String(Number(value.toFixed(digits))).replace("-", "−"))));
+      const q = scores.value.split(/[,;\s]+/).filter(Boolean).map(Number),
+        s = q.map((value) => value / Math.sqrt(Number(size.value) || 1)), most = Math.max(...s),
+        powers = s.map((value) => Math.exp(value - most)), sum = powers.reduce((a, b) => a + b, 0);
+      const row = (name, values, digits) => h("tr", {}, h("th", { scope: "row" }, name),
+        ...values.map((value) => h("td", { class: "number" },
+          String(Number(value.toFixed(digits))).replace("-", "−"))));
       out.replaceChildren(row("q · k", q, 4), row(`÷ √${clean(size.value)}`, s, 4), row("softmax", powers.map((value) => value / sum), 2));
     };
     for (const field of [scores, size]) field.addEventListener("input", compute);
     compute();
-    return h("details", { class: "by-hand" }, h("summary", {}, "By hand: Thinking Machines"), h("p", { class: "bar" }, h("label", { class: "hint" }, "q · k ", scores), h("label", { class: "hint" }, "dₖ ", size)), h("table", {}, out));
+    return h("details", { class: "by-hand" }, h("summary", {}, "By hand: Thinking Machines"),
+      h("p", { class: "bar" }, h("label", { class: "hint" }, "q · k ", scores),
+        h("label", { class: "hint" }, "dₖ ", size)),
+      h("table", {}, out));
   }
 
   // The residual stream of the chosen token: what each sublayer has added so far.
   #running(step) {
     const adds = this.steps.slice(0, this.at + 1).filter((each) => each.kind === "add");
-    const length = (each) => { const tile = each.tile, wide = tile.shape[1], row = this.query - this.first; let sum = 0; for (let j = 0; j < wide; j++) sum += tile.data[row * wide + j] ** 2; return Math.sqrt(sum); };
-    const rows = [["before this layer", adds[0].operands.x], ...adds.map((each) => [`+ ${each.part.toLowerCase()}`, each.operands.y])].map(([name, each]) => [name, length(each)]);
+    const length = (each) => { const tile = each.tile, wide = tile.shape[1], row = this.query - this.first; let sum = 0;
+      for (let j = 0; j < wide; j++) sum += tile.data[row * wide + j] ** 2; return Math.sqrt(sum); };
+    const rows = [["before this layer", adds[0].operands.x],
+      ...adds.map((each) => [`+ ${each.part.toLowerCase()}`, each.operands.y])].map(([name, each]) => [name,
+        length(each)]);
     rows.push(["sum", length(step.value)]);
     const most = Math.max(...rows.map(([, value]) => value), 1e-9);
-    return h("section", {}, h("h3", {}, "The running sum of ", token(this.tokens[this.query].text)), h("table", {}, h("tbody", {}, ...rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name),
+    return h("section", {}, h("h3", {}, "The running sum of ", token(this.tokens[this.query].text)),
+      h("table", {}, h("tbody", {}, ...rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name),
       h("td", {}, meter(value / most)), h("td", { class: "number" }, number(value, 3)))))),
     h("p", { class: "hint" }, "Length of each vector, over the channels that are shown."));
   }
 
   #answers(step) {
-    const rows = step.words.map(([name, ...found], i) => h("tr", { class: i === this.query - this.first ? "now" : "" }, h("th", { scope: "row" }, token(short(name, 20))), ...found.map((text) => h("td", {}, token(text)))));
+    const rows = step.words.map(([name, ...found], i) => h("tr", { class: i === this.query - this.first ? "now" : "" },
+      h("th", { scope: "row" }, token(short(name, 20))), ...found.map((text) => h("td", {}, token(text)))));
     return region("Most probable", h("table", {}, h("tbody", {}, ...rows)), "words");
   }
 
   #words(step) {
-    const wide = 200, rows = step.words.map((row) => h("tr", {}, ...row.slice(0, wide).map((text, i) => h("td", { class: row.length > 1 && i === this.query ? "now" : "" }, token(text)))));
+    const wide = 200,
+      rows = step.words.map((row) => h("tr", {},
+        ...row.slice(0,
+          wide).map((text, i) => h("td", { class: row.length > 1 && i === this.query ? "now" : "" }, token(text)))));
     return region(clean(step.title), h("table", {}, h("tbody", {}, ...rows)), "corner words");
   }
 }
