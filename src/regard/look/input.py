@@ -37,6 +37,7 @@ NO_SPAN = (0, 0)
 """The span of a token that is not in the text, such as the start token."""
 _SPACES = "▁Ġ "
 """How vocabularies write a space."""
+_BLANKS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
 
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -238,8 +239,11 @@ def shown(tokenizer: Tokenizer, token: int, text: str = "", span: Span = NO_SPAN
         return written
     if not written.strip(_SPACES):
         return "␣" * len(written)
-    decoded = inside or tokenizer.decode([token]).strip() or written
-    if not decoded.isascii() and "\ufffd" in tokenizer.decode([token]):  # a part of a character
+    plain = tokenizer.decode([token])
+    if plain and all(letter in _BLANKS for letter in plain):
+        return "".join(_BLANKS[letter] for letter in plain)
+    decoded = inside or plain.strip() or written
+    if not decoded.isascii() and "\ufffd" in plain:  # a part of a character
         decoded = _bytes_of(written) or decoded
     return f"␣{decoded}" if written[0] in _SPACES else decoded
 

@@ -15,9 +15,11 @@ from tiny_models import write_vision
 import regard
 from regard.blocks.settings import Attention
 from regard.errors import DataError, InputError
-from regard.look.input import Input, class_names, image_from
+from regard.look.input import Input, class_names, image_from, shown
 from regard.look.study import Study
 from regard.models.settings import Vision
+from regard.text.settings import ByteBpe
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save_model
 
 
@@ -78,3 +80,12 @@ def test_class_names(tmp_path: Path) -> None:
     run = Study(loaded).run(Input(image=IMAGE))
     names = {each.id: each.text for each in run.answers[0].rows[0].candidates}
     assert names == {0: "shoe", 1: "bag", 2: "coat"}
+
+
+def test_blanks_are_seen() -> None:
+    """A byte-level vocabulary writes a space as Ġ and the end of a line as Ċ."""
+    tokenizer = train_tokenizer(ByteBpe(size=300), ["one two\n\nthree\t four\r\n"] * 20)
+    found = {shown(tokenizer, token) for token in range(tokenizer.size)}
+    letters = {letter for text in found for letter in text}
+    assert {*"↵␣⇥␍"} <= letters
+    assert not {*"ĠĊĉč"} & letters

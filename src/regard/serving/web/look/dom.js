@@ -29,7 +29,8 @@ export function clean(text) {
   let found = "";
   for (const letter of String(text)) {
     const code = letter.codePointAt(0);
-    if (code < 0x20) found += String.fromCodePoint(0x2400 + code);
+    if (code === 0x0a) found += "↵";
+    else if (code < 0x20) found += String.fromCodePoint(0x2400 + code);
     else if (code === 0x7f) found += "\u2421";
     else if ((code > 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
       (code >= 0x2060 && code <= 0x206f) || code === 0xfeff || code === 0xad || code === 0x61c) found += "\ufffd";
@@ -47,9 +48,9 @@ const PRONOUNS = /^␣?(it|es|er|sie|ihn|its)$/i; // the decks' sentence is abou
 
 export const content = (text) => /[\p{L}\p{N}]/u.test(text) && !/^[<[].*[>\]]$/u.test(text);
 
-// The number of the token to begin with: a pronoun, or the last word.
+// The number of the token to begin with: the last pronoun, since a decoder's words see only those before, or the last word.
 export function opening(tokens) {
-  const it = tokens.findIndex((each) => PRONOUNS.test(each.text));
+  const it = tokens.findLastIndex((each) => PRONOUNS.test(each.text));
   return Math.max(it < 0 ? tokens.findLastIndex((each) => content(each.text)) : it, 0);
 }
 
