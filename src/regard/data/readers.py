@@ -43,6 +43,8 @@ PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
 LARGEST_LABEL = 1e15
 """The square of a larger error, times the examples of a batch, can exceed a float32."""
+HEADER_TEXTS, HEADER_LABELS = ("text", "sentence", "sentence1"), ("label", "labels", "class", "category")
+"""Usual names of columns. A header that is read as an example would be a class of its own."""
 ROLES = ("system", "user", "assistant")
 COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
 
@@ -207,6 +209,8 @@ def read_labelled(settings: kinds.LabelledTsv | kinds.LabelledCsv | kinds.Labell
 
     def make(text: str, *more: Any) -> Labelled | Problem:
         label = _label(more[-1], settings.labels) if labelled else None
+        if text.lower() in HEADER_TEXTS and str(label).lower() in HEADER_LABELS:
+            return Problem("looks like a header; set data.header = true")
         return label if isinstance(label, Problem) else Labelled(text, more[0] if paired else None, label)
 
     return read_records(settings, file, ["text", *["second"] * paired, *["label"] * labelled], make)

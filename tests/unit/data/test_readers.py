@@ -225,6 +225,11 @@ def test_labelled_tsv() -> None:
     settings = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", second="#2 String", label="Quality")
     problems = ["1 × does not have 4 columns, as the first line has: a.tsv, line 3 (it has 3)"]
     assert read(settings) == ([Labelled("one", "uno", "1")], problems)
+    write("b.tsv", "Sentence\tLabel\none\t1\nlabel\tlabel\n")
+    header = ["1 × looks like a header; set data.header = true: b.tsv, line 1"]
+    labelled = [Labelled("one", None, "1"), Labelled("label", None, "label")]
+    assert read(LabelledTsv(train=["b.tsv"])) == (labelled, header)
+    assert read(LabelledTsv(train=["b.tsv"], header=True)) == (labelled, [])
     with pytest.raises(SettingsError, match="second and label are both column 2"):
         LabelledTsv(train=["a.tsv"], second=2)  # the default of label is 2
     assert LabelledTsv(train=["a.tsv"], second=2, labels="absent").second == 2
