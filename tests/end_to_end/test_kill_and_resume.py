@@ -64,11 +64,26 @@ def test_a_signal_stops_a_run_in_good_order(number: signal.Signals, workers: int
     assert remains(tmp_path / "run") == remains(home / "translate")
 
 
+def large(path: Path, valid_pairs: int, **train: Any) -> Path:
+    """A recipe whose steps and evaluations take long."""
+    recipe = {**RECIPES["translate"], "data": {"kind": "grammar", "train_pairs": 2000, "valid_pairs": valid_pairs}}
+    recipe["model"] = {**recipe["model"], "width": 256, "depth": 4}
+    return write_recipe(path, recipe, steps=60, **train)
+
+
+def test_ctrl_c_leaves_a_long_evaluation(tmp_path: Path) -> None:
+    program = begin(large(tmp_path / "recipe.toml", 4000, evaluate_every=1), tmp_path / "run")
+    assert program.wait_for(BEGUN)
+    time.sleep(2)
+    program.send(signal.SIGINT)
+    assert program.wait(30) == 0
+    assert "  valid  " not in program.text
+    assert status(tmp_path / "run") == ("stopped", "SIGINT")
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    """In the midst of an evaluation that would take long; what was saved before is there, the lock is not held."""
-    large = {**RECIPES["translate"], "data": {"kind": "grammar", "train_pairs": 2000, "valid_pairs": 4000}}
-    large["model"] = {**large["model"], "width": 256, "depth": 4}
-    recipe = write_recipe(tmp_path / "recipe.toml", large, steps=60, evaluate_every=1)
+    """In the midst of a step that would take long; what was saved before is there, the lock is not held."""
+    recipe = large(tmp_path / "recipe.toml", 100, tokens=20_000)
     program = begin(recipe, tmp_path / "run")
     assert program.wait_for(BEGUN)
     time.sleep(1)
