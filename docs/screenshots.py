@@ -1,10 +1,9 @@
 """Takes the screenshots of `regard look` for docs/images, in Chromium, light and dark.
 
-    python docs/screenshots.py [NAME …] [--tagger RUN] [--vision RUN IMAGE]
+    python docs/screenshots.py [NAME …]
 
-Most show the shipped model. `task` needs a run of recipes/grammar-referents.toml (`--tagger`), `image` one of a
-vision model (`--vision`); without them these are left out. `notebook` shows two frames of `regard.show` in a page of
-their own, as a notebook displays them.
+Most show the shipped translator. `notebook` shows two frames of `regard.show` in a page of their own, as a notebook
+displays them.
 """
 
 from __future__ import annotations
@@ -49,13 +48,15 @@ STATES: dict[str, dict[str, str]] = {
     "image": {"map": "gradient"},
     "notebook": {},
 }
+MODELS = {"task": "referent-tags", "image": "digits"}
+"""Other models than the translator."""
 WAITS = {"heads": "[data-noted=true]", "words": "[data-effect]"}
 SIZE = {"width": 1440, "height": 900}
 
 
 @contextmanager
-def served(*model: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "regard", "look", *model, "--no-browser", "--port", "0"]
+def served(model: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "regard", "look", model, "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
@@ -101,23 +102,17 @@ def notebook(directory: Path, scheme: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(STATES))
-    parser.add_argument("--tagger")
-    parser.add_argument("--vision", nargs=2)
     asked = parser.parse_args()
-    models = {"task": [asked.tagger] if asked.tagger else None, "image": asked.vision}
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with tempfile.TemporaryDirectory() as place, served("de-en") as shipped:
-            for name, scheme in product(asked.names, ("light", "dark")):
-                if name == "notebook":
-                    take(browser, notebook(Path(place), scheme), name, scheme)
-                elif name not in models:
-                    take(browser, shipped, name, scheme)
-        for name, model in models.items():
-            if name in asked.names and model:
-                with served(*model) as address:
-                    for scheme in ("light", "dark"):
-                        take(browser, address, name, scheme)
+        for model in ("de-en", *MODELS.values()):
+            names = [name for name in asked.names if MODELS.get(name, "de-en") == model]
+            if not names:
+                continue
+            with tempfile.TemporaryDirectory() as place, served(model) as address:
+                for name, scheme in product(names, ("light", "dark")):
+                    shown = notebook(Path(place), scheme) if name == "notebook" else address
+                    take(browser, shown, name, scheme)
 
 
 if __name__ == "__main__":

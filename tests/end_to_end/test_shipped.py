@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import regard
 from regard.data.embedded import read_embedded
-from regard.data.settings import Digits
+from regard.data.settings import Digits, Referents
 from regard.errors import InputError
 from regard.look.input import example_of
 from regard.shipped import MODELS, place_of
 from regard.weights.checkpoints import find_damage, read_checksums
 
 PLACES = sorted({place_of(shipped) for shipped in MODELS.values()})
-MOST = {"german-english": 20_000_000, "encoder": 12_000_000, "digits": 140_000}
+REFERENTS = ("referent-class", "referent-pair", "referent-tags", "referent-answer")
+MOST = {"german-english": 20_000_000, "encoder": 12_000_000, "books": 10_000_000, "digits": 140_000} | dict.fromkeys(
+    REFERENTS, 500_000
+)
 """Bytes of each."""
 FROM = {
     "german-english": ("parallel-tsv", ("CC BY 2.0 FR", "tatoeba.org", "Europarl", "Multi30k", "BLEU")),
     "encoder": ("text", ("CC BY-SA", "Europarl", "WikiText-2", "SQuAD", "SST-2", "public domain")),
+    "books": ("text", ("public domain", "bits per byte")),
     "digits": ("digits", ("CC BY 4.0", "scikit-learn", "accuracy")),
+    **dict.fromkeys(REFERENTS, ("grammar-referents", ("grammar", "test sentences"))),
 }
 """The kind of the training data, and words of the card."""
 
@@ -136,6 +143,65 @@ def test_the_encoder_fills_and_compares() -> None:
         ["A dog runs in the snow.", "A puppy plays in winter.", "Parliament voted on the budget."]
     )
     assert float(query @ near) > float(query @ far) + 0.02
+
+
+def test_the_language_model_continues_stories() -> None:
+    model: Any = regard.load("books", "cpu")
+    text = model.generate("It was", tokens=60, temperature=0.8, seed=1)
+    words = re.findall(r"[a-z]+", text.lower())
+    usual = (
+        "the",
+        "and",
+        "of",
+        "to",
+        "a",
+        "in",
+        "was",
+        "he",
+        "i",
+        "it",
+        "that",
+        "his",
+        "had",
+        "with",
+        "my",
+        "not",
+        "for",
+    )
+    assert len(words) > 20, text
+    assert sum(word in usual for word in words) > len(words) / 5, text
+
+    def chance(text: str) -> float:
+        ids = torch.tensor(model.tokenizers.source.ids([text]))
+        with torch.inference_mode():
+            logs = model.network(ids[:, :-1]).log_softmax(-1)
+        return float(logs.gather(-1, ids[:, 1:, None]).sum())
+
+    assert (
+        chance("He opened the door and went into the house.")
+        > chance("He the opened door went and house the into.") + 10
+    )
+
+
+def test_small_encoders_show_what_a_pronoun_means() -> None:
+    """The four uses of BERT on the same sentences, and the accuracy of the cards on some of their test sentences."""
+    text = "The dog didn't cross the street because it was too {}."
+    for word, noun, other in (("tired", "dog", "street"), ("wide", "street", "dog")):
+        sentence = text.format(word)
+        (found,) = regard.load("referent-class").predict([sentence])
+        assert found["label"] == ("first" if noun == "dog" else "second")
+        statements = [(sentence, f"The {each} was too {word}.") for each in (noun, other)]
+        assert [each["label"] for each in regard.load("referent-pair").predict(statements)] == ["true", "false"]
+        (tagged,) = regard.load("referent-tags").predict([sentence])
+        assert dict(zip(tagged["words"], tagged["tags"], strict=True))[noun] == "B-REFERENT"
+        (answer,) = regard.load("referent-answer").predict([(f"What was too {word}?", sentence)])
+        assert answer["answer"] == noun
+    models = {"classes": "referent-class", "pairs": "referent-pair"}
+    for form, name in models.items():
+        examples = [each.example for each in islice(read_embedded(Referents(form=form), "test"), 300)]
+        inputs = [each.text if each.second is None else (each.text, each.second) for each in examples]
+        found = [each["label"] for each in regard.load(name).predict(inputs)]
+        assert sum(one == each.label for one, each in zip(found, examples, strict=True)) >= 295
 
 
 def test_the_vision_model_reads_digits() -> None:

@@ -18,6 +18,9 @@ from regard.training.settings import Adam
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 EMBEDDED = {"digits", "grammar", "grammar-parsing", "grammar-referents"} | {
+    "grammar-answers",
+    "grammar-classes",
+    "grammar-pairs",
     "python-experts",
     "python-language",
     "python-masked",

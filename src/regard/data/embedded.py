@@ -13,7 +13,7 @@ import re
 import sysconfig
 import tokenize
 from collections.abc import Iterator
-from itertools import islice, repeat
+from itertools import islice, repeat, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeAlias, assert_never, cast
@@ -21,7 +21,7 @@ from zlib import crc32
 
 import numpy as np
 
-from regard.data.examples import Example, Located, Pair, Picture, Tagged, Text
+from regard.data.examples import Answer, Example, Labelled, Located, Pair, Picture, Question, Tagged, Text
 from regard.data.settings import SPLITS, Digits, EmbeddedSettings, Grammar, PythonLibrary, Referents, Split
 from regard.errors import InputError, extra_module
 
@@ -39,10 +39,7 @@ def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Located[
         case Referents():
             referred = (each for each in grammar_pairs(REFERRED[split]) if each.referent is not None)
             for number, each in enumerate(referred, 1):
-                words, referent = each.source_tokens, cast(Referent, each.referent)
-                names = {referent.noun[0]: "B-REFERENT", referent.distractor[0]: "B-OTHER"}
-                tagged = Tagged(tuple(words), tuple(names.get(place, "O") for place in range(len(words))))
-                yield Located(tagged, settings.kind, number)
+                yield Located(_referent(each, settings.form, number), settings.kind, number)
         case PythonLibrary():
             for name, text in python_documents(split, docstrings_only=settings.docstrings):
                 yield Located(Text(text), name, 1)
@@ -116,6 +113,24 @@ def grammar_pairs(part: GrammarPart) -> Iterator[GrammarPair]:
             pronoun, noun, distractor = _links(links)
             referent = Referent(pronoun, noun, distractor, gender, other)
         yield GrammarPair(source, target, construction, _links(alignment), _links(possible), referent)
+
+
+def _referent(pair: GrammarPair, form: str, number: int) -> Example:
+    """The example of a sentence with *it*. Of the statements, those with an even number are true."""
+    text, words, referent = pair.source, pair.source_tokens, cast(Referent, pair.referent)
+    (it, _), (noun, _), (other, _) = referent.pronoun, referent.noun, referent.distractor
+    said = " ".join(takewhile(lambda word: word not in ".,", words[it + 1 :]))  # was too tired
+    if form == "tags":
+        names = {noun: "B-REFERENT", other: "B-OTHER"}
+        return Tagged(tuple(words), tuple(names.get(place, "O") for place in range(len(words))))
+    if form == "classes":
+        return Labelled(text, None, "first" if noun < other else "second")
+    if form == "pairs":
+        true = number % 2 == 0
+        return Labelled(text, f"The {words[noun if true else other]} {said}.", "true" if true else "false")
+    place = re.search(rf"\b{words[noun]}\b", text)
+    assert place is not None
+    return Question(str(number), f"What {said}?", text, (Answer(place.group(), place.start()),))
 
 
 def grammar_trees(split: Split) -> Iterator[str]:

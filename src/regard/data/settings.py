@@ -436,11 +436,15 @@ class Grammar(Pairs):
         return int(getattr(self, f"{split}_pairs"))
 
 
-class Referents(Texts):
-    """English sentences of the grammar with *it* and two nouns, which have tags: REFERENT for the noun that *it* means,
-    OTHER for the other one. The test sentences are those of `pronouns`."""
+class Referents(Texts, UnseenLabels):
+    """English sentences of the grammar with *it* and two nouns, one of which it means. The test sentences are those of
+    `pronouns`."""
 
     kind: Literal["grammar-referents"] = "grammar-referents"
+    form: Literal["tags", "classes", "pairs", "answers"] = "tags"
+    """What is learned. tags: which noun is the REFERENT and which the OTHER one; classes: whether it means the `first`
+    or the `second` noun; pairs: whether a statement about one of them is `true` or `false`; answers: the noun that
+    answers a question."""
 
 
 class PythonLibrary(RawTexts):

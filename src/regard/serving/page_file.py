@@ -103,7 +103,7 @@ class Chapter(Settings):
     family: str | None = None
     """The kind of model that it needs; none: any."""
     model: str | None = None
-    """A shipped model that is opened if the model of the page is of another kind."""
+    """A shipped model that is opened if the model of the page is of another family, or if no family is named."""
     state: dict[str, str]
 
     @field_validator("model")

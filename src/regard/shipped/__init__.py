@@ -23,7 +23,9 @@ MODELS: dict[str, Shipped] = {
     "en-de": Shipped("german-english", ("en", "de")),
     "german-english": Shipped("german-english", None),
     "encoder": Shipped("encoder", None),
+    "books": Shipped("books", None),
     "digits": Shipped("digits", None),
+    **{name: Shipped(name, None) for name in ("referent-class", "referent-pair", "referent-tags", "referent-answer")},
 }
 
 

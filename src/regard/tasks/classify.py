@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.data.columns import IGNORED, Batch, Column, LabelColumn, NumberColumn
 from regard.data.examples import Labelled
-from regard.data.settings import LabelledTexts, Split
+from regard.data.settings import LabelledTexts, Referents, Split
 from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import Decoder as DecoderModel
@@ -58,6 +58,8 @@ class ClassifyTask(TextTask):
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
         data = job.data
+        if isinstance(data, Referents):
+            return replace(job, task=job.task.changed({"pair": data.form == "pairs", "number": False}))
         if not isinstance(data, LabelledTexts):
             raise SettingsError(f"data.kind ({data.kind}) has no labelled texts; choose labelled-tsv, -csv or -jsonl")
         if data.labels == "absent":

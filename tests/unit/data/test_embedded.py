@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.embedded import grammar_pairs, grammar_trees, python_documents, python_library, read_embedded
+from regard.data.embedded import (
+    grammar_pairs,
+    grammar_tokens,
+    grammar_trees,
+    python_documents,
+    python_library,
+    read_embedded,
+)
 from regard.data.examples import Located, Pair, Picture
 from regard.data.report import report_data
 from regard.data.settings import SPLITS, Digits, Grammar, PythonLibrary, Referents
@@ -160,3 +167,20 @@ def test_referents_are_tagged() -> None:
         places = (pair.referent.noun[1], pair.referent.distractor[1])  # of the German nouns
         links = dict(pair.alignment)
         assert tuple(links[example.tags.index(tag)] for tag in ("B-REFERENT", "B-OTHER")) == places
+
+
+def test_referents_in_four_forms() -> None:
+    """Classes, statements and answers agree with the tags, which agree with the German pronouns (above)."""
+    forms = {form: list(Source(Referents(form=form), "valid")) for form in ("tags", "classes", "pairs", "answers")}
+    for number, (tagged, single, pair, question) in enumerate(zip(*forms.values(), strict=True), 1):
+        nouns = {tag: word for word, tag in zip(tagged.words, tagged.tags, strict=True) if tag != "O"}
+        assert single.label == next("first" if tag == "B-REFERENT" else "second" for tag in tagged.tags if tag != "O")
+        assert grammar_tokens(single.text) == [*tagged.words]
+        noun = nouns["B-REFERENT" if pair.label == "true" else "B-OTHER"]
+        assert pair.second.startswith(f"The {noun} ")
+        assert (pair.label == "true") == (number % 2 == 0), "as many true as false"
+        (answer,) = question.answers
+        assert answer.text == nouns["B-REFERENT"] == question.context[answer.start :][: len(answer.text)]
+        said = question.question.removeprefix("What ").removesuffix("?")
+        assert pair.second == f"The {noun} {said}."
+        assert f" it {said}" in question.context

@@ -73,7 +73,7 @@ class Page {
 
   async #turn(number, push = true) {
     const { chapters, family, views } = this.about, at = Math.min(Math.max(number, 0), chapters.length - 1), chapter = chapters[at];
-    const base = this.about.main || family, other = chapter.family && chapter.family !== base ? chapter.model ?? "" : "";
+    const base = this.about.main || family, other = chapter.family === base ? "" : chapter.model ?? "";
     if (other !== (this.about.main ? this.about.name : "")) { location.href = `${this.about.main ? "../" : ""}${other && `${other}/`}#chapter=${at}`; return; }
     const [stack] = this.about.attentions.map((each) => each.stack),
       filled = Object.fromEntries(Object.entries(chapter.state).map(([key, value]) => [key,
@@ -83,7 +83,7 @@ class Page {
     const now = () => `${this.state.text}\n${this.state.target}`, before = now();
     filled.text ??= chapters.slice(0, at).findLast((each) => each.state.text)?.state.text ?? this.state.text ?? ""; // a chapter keeps the text of those before
     if (this.about.image) delete filled.text;
-    filled.target = (this.about.translates && filled.target) || null;
+    filled.target = ((this.about.translates || this.about.pairs) && filled.target) || null;
     this.set({ ...kept, view: this.state.view, ...(fits ? filled : { target: null }), chapter: at }, push);
     document.body.classList.add("lecture");
     $.lecture.setAttribute("aria-pressed", true);

@@ -1,6 +1,6 @@
 // What the heads of an encoder predict, at the tokens that they read.
 
-import { clean, h, meter, number, token } from "../dom.js";
+import { clean, h, meter, token } from "../dom.js";
 
 export async function show(root, page) {
   const found = await page.source.ask("task", { run: page.run.run });
@@ -38,7 +38,7 @@ function word(each, mask) {
   return mask ? h("button", { class: "word", "aria-label": `Mask ${clean(each.text)}`, onclick: mask }, token(each.text)) : token(each.text);
 }
 
-const value = (share) => h("span", { "data-value": share }, number(share, 3));
+const value = (share) => h("span", { "data-value": share }, share.toFixed(3));
 
 function table(label, rows) {
   return h("table", { "aria-label": label },
