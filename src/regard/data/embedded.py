@@ -119,18 +119,18 @@ def _referent(pair: GrammarPair, form: str, number: int) -> Example:
     """The example of a sentence with *it*. Of the statements, those with an even number are true."""
     text, words, referent = pair.source, pair.source_tokens, cast(Referent, pair.referent)
     (it, _), (noun, _), (other, _) = referent.pronoun, referent.noun, referent.distractor
-    said = " ".join(takewhile(lambda word: word not in ".,", words[it + 1 :]))  # was too tired
+    predicate = " ".join(takewhile(lambda word: word not in ".,", words[it + 1 :]))  # was too tired
     if form == "tags":
         names = {noun: "B-REFERENT", other: "B-OTHER"}
         return Tagged(tuple(words), tuple(names.get(place, "O") for place in range(len(words))))
     if form == "classes":
         return Labelled(text, None, "first" if noun < other else "second")
     if form == "pairs":
-        true = number % 2 == 0
-        return Labelled(text, f"The {words[noun if true else other]} {said}.", "true" if true else "false")
+        right = number % 2 == 0
+        return Labelled(text, f"The {words[noun if right else other]} {predicate}.", "true" if right else "false")
     place = re.search(rf"\b{words[noun]}\b", text)
     assert place is not None
-    return Question(str(number), f"What {said}?", text, (Answer(place.group(), place.start()),))
+    return Question(str(number), f"What {predicate}?", text, (Answer(place.group(), place.start()),))
 
 
 def grammar_trees(split: Split) -> Iterator[str]:
