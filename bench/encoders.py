@@ -96,7 +96,8 @@ def train_all(asked: Any, models: dict[str, str]) -> bool:
         over.set()
         os.killpg(0, signal.SIGTERM)  # trainings save themselves, and can be resumed
 
-    os.setpgrp()
+    if os.getpgrp() != os.getpid():
+        os.setpgrp()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     timer = threading.Timer(min(60 * asked.minutes, threading.TIMEOUT_MAX), stop)
     timer.daemon = True

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measured import environment
+from measured import alone, environment
 
 import regard
 from regard.blocks.settings import Attention
@@ -233,4 +233,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with alone():
+        main()
