@@ -1,6 +1,6 @@
 """How many images per second does ViT-S/16 train on a GPU, next to timm's, both compiled? Where does the time go?
 
-    python bench/images_on_gpu.py --profile base cudnn+stream16 --out FILE        all variants, two profiles
+    python bench/images_on_gpu.py --profile base --out FILE        all variants, two profiles
     python bench/images_on_gpu.py --variants base timm                                   only these
 
 A step is: bytes to numbers, forward pass in bfloat16 (autocast), loss, backward pass, clipping, AdamW. A variant is
@@ -18,8 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -29,17 +28,15 @@ import torch
 from measured import alone, environment
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard
 from regard.blocks.layers import Attention
 from regard.blocks.positions import Signals
 from regard.tasks.image import to_input
 
-VARIANTS = ("base", "timm", "cudnn", "cudnn+stream16", "cudnn+stream16+tuned", "apart", "stream16", "tanh")
-"""cudnn: cuDNN's attention first; apart: queries, keys and values by three products; stream16: the residual stream in
-bfloat16; tuned: the compiler tunes its kernels; autotune: it also tries kernels of its own for products; tanh: GELU by
-the formula with tanh."""
+VARIANTS = ("base", "timm", "stream32", "joined", "tuned", "tanh")
+"""stream32: the residual stream in float32; joined: one product for queries, keys and values; tuned: the compiler tunes
+its kernels; autotune: it also tries kernels of its own for products; tanh: GELU by the formula with tanh."""
 WARM, STEPS = 4, 30
 SHOWN = 45
 """Kernels of a profile."""
@@ -68,33 +65,31 @@ class Logits(nn.Module):
         if "tanh" in variant:
             changes["ffn"] = {"activation": "gelu-tanh"}
         self.model = regard.build(regard.preset("vit-s16", **changes), device="cuda")
-        if "stream16" in variant:
-            self.model.embedding.register_forward_hook(lambda _, __, x: x.bfloat16())
+        if "stream32" in variant:
+            self.model.embedding.register_forward_hook(lambda _, __, x: x.float())
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model.heads["label"](self.model(to_input(images, self.model)))
         return logits
 
 
-def apart(self: Attention, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
-    """`Attention.queries_keys_values` by three products."""
-    return self.queries(x, signals), *self.keys_and_values(x, signals)
+def joined(self: Attention, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
+    """`Attention.queries_keys_values` by one product."""
+    layers = (self.q, self.k, self.v)
+    weight, bias = (torch.cat([getattr(each, name) for each in layers]) for name in ("weight", "bias"))
+    q, k, v = functional.linear(x, weight, bias).unflatten(-1, (3, self.heads, self.head_size)).unbind(-3)
+    return q, k, v
 
 
-@contextmanager
-def prepared(variant: set[str]) -> Iterator[str | None]:
-    """The changes of a variant outside of the model; gives the mode of the compiler."""
+def prepare(variant: set[str]) -> str | None:
+    """Makes the changes of a variant outside of the model; returns the mode of the compiler."""
     import torch._inductor.config as inductor
 
-    with ExitStack() as stack:
-        if "cudnn" in variant:
-            order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-            stack.enter_context(sdpa_kernel(order, set_priority=True))
-        if "apart" in variant:
-            Attention.queries_keys_values = apart  # type: ignore[method-assign]
-        if "tuned" in variant:
-            inductor.coordinate_descent_tuning = True
-        yield "max-autotune-no-cudagraphs" if "autotune" in variant else None
+    if "joined" in variant:
+        Attention.queries_keys_values = joined  # type: ignore[method-assign]
+    if "tuned" in variant:
+        inductor.coordinate_descent_tuning = True
+    return "max-autotune-no-cudagraphs" if "autotune" in variant else None
 
 
 def make_step(variant: set[str], mode: str | None, batch: int) -> Callable[[], Tensor]:
@@ -125,25 +120,24 @@ def measure(name: str, batch: int, profile: bool, lock: str) -> dict[str, Any]:
     """Images per second of a variant; what stops it is a result too."""
     variant = set(name.split("+"))
     try:
-        with prepared(variant) as mode:
-            step, started = make_step(variant, mode, batch), time.time()
-            step()
-            torch.cuda.synchronize()
-            compiling = time.time() - started
-            with open(lock, "w") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # one process at a time is measured
-                with alone():
-                    for _ in range(WARM):
-                        loss = step()
-                    events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-                    for number, event in enumerate(events):
-                        event.record()
-                        loss = step() if number < STEPS else loss
-                    torch.cuda.synchronize()
-                    times = [before.elapsed_time(after) for before, after in pairwise(events)]
-                    kernels = profiled(step) if profile else None
+        step, started = make_step(variant, prepare(variant), batch), time.time()
+        step()
+        torch.cuda.synchronize()
+        compiling = time.time() - started
+        with open(lock, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # one process at a time is measured
+            with alone():
+                for _ in range(WARM):
+                    loss = step()
+                events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
+                for number, event in enumerate(events):
+                    event.record()
+                    loss = step() if number < STEPS else loss
+                torch.cuda.synchronize()
+                times = [before.elapsed_time(after) for before, after in pairwise(events)]
+                kernels = profiled(step) if profile else None
         found = {"variant": name, "images_per_second": round(1000 * batch / median(times)), "ms": median(times)}
-        found |= {"least_ms": min(times), "compile_seconds": round(compiling), "loss": float(loss)}
+        found |= {"least_ms": min(times), "compile_seconds": round(compiling), "loss": float(loss.detach())}
         return found | {"peak_bytes": torch.cuda.max_memory_allocated()} | ({"kernels": kernels} if kernels else {})
     except Exception as error:
         return {"variant": name, "error": f"{type(error).__name__}: {str(error)[:1500]}"}

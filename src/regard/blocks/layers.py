@@ -117,19 +117,10 @@ class Attention(nn.Module):
 
     def queries_keys_values(self, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
         """`[..., H, E]`, `[..., G, E]` and `[..., G, V]` of x alone."""
-        layers = (self.q, self.k, self.v)
-        if self.joined is not None:
-            product = self.joined(x)
-        elif torch.compiler.is_compiling() and all(type(layer) is nn.Linear for layer in layers):
-            # One product is faster than three; only the compiler joins the weights at no cost.
-            biases: list[Tensor | None] = [layer.bias for layer in layers]
-            given = [bias for bias in biases if bias is not None]
-            weight = torch.cat([layer.weight for layer in layers])
-            product = functional.linear(x, weight, torch.cat(given) if given else None)
-        else:
+        if self.joined is None:
             return self.queries(x, signals), *self.keys_and_values(x, signals)
         sizes = (self.heads * self.head_size, self.kv_heads * self.head_size, self.kv_heads * self.value_size)
-        q, k, v = product.split(sizes, dim=-1)
+        q, k, v = self.joined(x).split(sizes, dim=-1)
         q, k = self._normed_and_rotated(q, self.q_norm, signals), self._normed_and_rotated(k, self.k_norm, signals)
         return q, k, v.unflatten(-1, (self.kv_heads, self.value_size))
 

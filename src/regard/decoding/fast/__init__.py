@@ -85,7 +85,7 @@ def select(
         from regard.decoding.fast.triton_model import serves
 
         step = serves(model)
-    return FastPaths(packed, fixed, replay, step, choice)
+    return FastPaths(packed, fixed, replay, triton_step=step, triton_choice=choice)
 
 
 @functools.cache
