@@ -91,7 +91,8 @@ def image_models(size: int, patch: int) -> dict[str, dict[str, Any]]:
 
 
 def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, dict[str, Any]]:
-    """The recipe of each job, by `task/model`. `width` and `tokens` are those of the grammar and of recall."""
+    """The recipe of each job, by `task/model`. `width` and `tokens` are those of the grammar and of recall; Multi30k has
+    twice the width and four times the tokens."""
     words = {"kind": "words", "shared": False}
     plain = {"compile": "off", "save_minutes": 60}
     train = {
@@ -132,13 +133,13 @@ def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, di
         names = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
         pairs = {split: [f"{name}.lc.norm.tok.{side}.gz" for side in ("en", "de")] for split, name in names.items()}
         rates = {"optimizer": {**MUON, "rest": {"rate": 2e-3}}, "schedule": {"kind": "linear", "warmup": 300}}
-        for name, model in text_models(256, 0.3, ["source", "target", "output"]).items():
+        for name, model in text_models(2 * width, 0.3, ["source", "target", "output"]).items():
             found[f"multi30k/{name}"] = {
                 "task": "translate",
                 "text": {"kind": "bpe", "size": 10_000, "shared": True},
                 "model": model,
                 "data": {"languages": ["en", "de"], "root": str(data / "multi30k"), **pairs},
-                "train": {**train, "tokens": 8192, "average": 5, **rates},
+                "train": {**train, "tokens": 4 * tokens, "average": 5, **rates},
             }
         folder = {"kind": "idx", "root": str(data / "fashion-mnist")}
         parts = {"train": "train", "test": "t10k"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from regard.blocks.settings import (
     Sinusoidal,
     TransformerXL,
 )
+from regard.decoding import fast
 from regard.decoding.decode import decode
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.model import SearchModel
@@ -115,6 +118,20 @@ def test_a_watched_model_is_called_as_it_is() -> None:
         handle.remove()
         assert len(calls) > 5
         assert [row[0].tokens for row in plain] == [row[0].tokens for row in watched]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_each_path_of_a_gpu_is_chosen_by_its_own_rule(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(VARIANTS["paper"], torch.float32)
+    weight = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    monkeypatch.setattr(model, "parameters", lambda: iter([weight]))
+    monkeypatch.setattr(fast, "triton_works", lambda _: True)
+    monkeypatch.setattr(fast, "can_pack", lambda _: False)
+    steps = SimpleNamespace(serves=lambda _: served)
+    monkeypatch.setitem(sys.modules, "regard.decoding.fast.triton_model", steps)
+    whole = FastPaths(fixed=True, replay=True, triton_step=served, triton_choice=True)
+    assert select(model, Beam(size=4)) == whole
+    assert select(model, Beam(size=4), fixed=False) == whole._replace(fixed=False, replay=False, triton_step=False)
 
 
 def test_a_model_is_packed_for_a_cpu() -> None:
