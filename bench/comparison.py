@@ -155,7 +155,7 @@ def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, di
 
 
 def write_recall(folder: Path, length: int) -> None:
-    """Sources `k1 v1 k2 v2 … ? k` with different keys, and the value of the last key: recall over any distance."""
+    """Sources `k1 v1 k2 v2 … ? k5 k2 …` with different keys, and the values of the keys after the question mark."""
     if folder.is_dir():
         return
     folder.mkdir(parents=True)
@@ -165,9 +165,9 @@ def write_recall(folder: Path, length: int) -> None:
         for _ in range(count):
             keys = draw.sample(range(max(KEYS, 2 * length)), length)
             values = [draw.randrange(VALUES) for _ in keys]
-            asked = draw.randrange(length)
             told = " ".join(f"k{key} v{value}" for key, value in zip(keys, values, strict=True))
-            rows.append(f"{told} ? k{keys[asked]}\tv{values[asked]}\n")
+            asked = draw.sample([*zip(keys, values, strict=True)], length)
+            rows.append(f"{told} ? {' '.join(f'k{key}' for key, _ in asked)}\t{' '.join(f'v{value}' for _, value in asked)}\n")
         (folder / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
 
 
