@@ -1,6 +1,6 @@
 """Recurrence, convolution and self-attention on the same tasks, data, tokens, training loop and search.
 
-    python bench/comparison.py [--data DIR] [--minutes 4] [--jobs 12] [--only grammar recall-20/lstm] [--device cuda]
+    python bench/comparison.py [--data DIR] [--minutes 4] [--jobs 12] [--only grammar copy-20/lstm] [--device cuda]
     python bench/comparison.py --only costs --device cuda      time of a layer; alone, since it is measured by the clock
     python bench/comparison_page.py              writes docs/comparison.md and its plots from the result files
 
@@ -42,16 +42,16 @@ from regard.use.evaluation import evaluate_texts
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-LENGTHS = (10, 20, 40, 80)
-"""Pairs in a sequence of the recall task."""
-KEYS, VALUES, EXAMPLES = 40, 40, 20_000
+LENGTHS = (20, 40, 80)
+"""Tokens in a sequence of the task `copy`."""
+TOKENS, EXAMPLES = 40, 20_000
 LAYER_LENGTHS, LAYER_TOKENS, LAYER_DRAWS = (32, 128, 512, 2048), 8192, 7
 """Of the task `costs`: lengths of the sequences, tokens of a batch, measurements of which the median is taken."""
 WINDOW = 5
 """The local attention sees fewer than this many states on each side."""
-TARGETS = {"grammar": 0.95, "multi30k": 0.6, "recall": 0.99, "digits": 0.95, "fashion-mnist": 0.9}
+TARGETS = {"grammar": 0.95, "multi30k": 0.6, "copy": 0.99, "digits": 0.95, "fashion-mnist": 0.9}
 """Validation accuracy (of tokens, of images) whose time is reported."""
-SHARES = {"multi30k": 1.0, "fashion-mnist": 0.5, "grammar": 0.35, "recall": 0.3, "digits": 0.15, "costs": 0.0}
+SHARES = {"multi30k": 1.0, "fashion-mnist": 0.5, "grammar": 0.35, "copy": 0.3, "digits": 0.15, "costs": 0.0}
 """The part of `--minutes` that each job of a task trains for: the same for all models."""
 MUON = {"kind": "muon", "rate": 0.02, "rest": {"rate": 5e-3}}
 
@@ -66,7 +66,7 @@ def text_models(width: int, dropout: float, tied: list[str]) -> dict[str, dict[s
             "kind": "encoder-decoder",
             "depth": 3,
             "norm_place": "pre",
-            "position": {"kind": "rotary"},
+            "position": {"kind": "sinusoidal"},
             **common,
             "attention": attention,
             "ffn": {"kind": "dense", "hidden": 2 * width},
@@ -91,7 +91,7 @@ def image_models(size: int, patch: int) -> dict[str, dict[str, Any]]:
 
 
 def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, dict[str, Any]]:
-    """The recipe of each job, by `task/model`. `width` and `tokens` are those of the grammar and of recall; Multi30k has
+    """The recipe of each job, by `task/model`. `width` and `tokens` are those of the grammar and of copy; Multi30k has
     twice the width and four times the tokens."""
     words = {"kind": "words", "shared": False}
     plain = {"compile": "off", "save_minutes": 60}
@@ -115,9 +115,9 @@ def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, di
         for length in LENGTHS:
             if name in ("lstm-dot", "lstm-additive", "lstm-local"):
                 continue
-            folder = str(work / f"recall-{length}")
+            folder = str(work / f"copy-{length}")
             files = {split: [f"{split}.tsv"] for split in ("train", "valid", "test")}
-            found[f"recall-{length}/{name}"] = {
+            found[f"copy-{length}/{name}"] = {
                 "task": task,
                 "data": {"kind": "parallel-tsv", "root": folder, **files},
                 "text": words,
@@ -154,21 +154,15 @@ def jobs(data: Path | None, work: Path, width: int, tokens: int) -> dict[str, di
     return found
 
 
-def write_recall(folder: Path, length: int) -> None:
-    """Sources `k1 v1 k2 v2 … ? k5 k2 …` with different keys, and the values of the keys after the question mark."""
+def write_copies(folder: Path, length: int) -> None:
+    """Random tokens, and the same tokens: each one must be found again over the length of the sequence."""
     if folder.is_dir():
         return
     folder.mkdir(parents=True)
     draw = random.Random(length)
     for split, count in (("train", EXAMPLES), ("valid", 500), ("test", 1000)):
-        rows = []
-        for _ in range(count):
-            keys = draw.sample(range(max(KEYS, 2 * length)), length)
-            values = [draw.randrange(VALUES) for _ in keys]
-            told = " ".join(f"k{key} v{value}" for key, value in zip(keys, values, strict=True))
-            asked = draw.sample([*zip(keys, values, strict=True)], length)
-            rows.append(f"{told} ? {' '.join(f'k{key}' for key, _ in asked)}\t{' '.join(f'v{value}' for _, value in asked)}\n")
-        (folder / f"{split}.tsv").write_text("".join(rows), encoding="utf-8")
+        rows = [" ".join(f"t{draw.randrange(TOKENS)}" for _ in range(length)) for _ in range(count)]
+        (folder / f"{split}.tsv").write_text("".join(f"{row}\t{row}\n" for row in rows), encoding="utf-8")
 
 
 def target_of(task: str) -> float:
@@ -316,7 +310,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--width", type=int, default=128, help="of the models of the grammar and of recall")
+    parser.add_argument("--width", type=int, default=128, help="of the models of the grammar and of copy")
     parser.add_argument("--tokens", type=int, default=2048, help="target tokens of a step of these models")
     parser.add_argument("--jobs", type=int, default=1, help="jobs side by side")
     parser.add_argument("--only", nargs="*", default=[], help="tasks, or task/model")
@@ -334,7 +328,7 @@ def main() -> None:
     if unknown:
         parser.error(f"--only ({unknown[0]}) is not a job; choose from {', '.join(recipes)}")
     for length in LENGTHS:
-        write_recall(work / f"recall-{length}", length)
+        write_copies(work / f"copy-{length}", length)
     chosen = [name for name in recipes if not given.only or {name, name.split("/")[0]} & {*given.only}]
     order = [*SHARES]  # the longest first
     chosen.sort(key=lambda name: order.index(family_of(name.partition("/")[0])))

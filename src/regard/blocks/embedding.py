@@ -62,7 +62,7 @@ class TextEmbedding(nn.Module):
     ) -> Tensor:
         """`[B, T]` or `[N]` indices to `[..., D]` vectors.
 
-        Tokens where `seen` is false keep only their position (Shen et al. 2020: token cutoff).
+        `seen` are factors of the tokens; those with 0 keep only their position (Shen et al. 2020: token cutoff).
         """
         check_range(tokens, self.tokens.num_embeddings, "token")
         x = self.tokens(tokens)

@@ -159,8 +159,21 @@ class Decoder(_Writer):
         tap_pass(self, cache)
         layout = layout_of(tokens, layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout)
-        x = self.embedding(tokens, queries)
-        return self.decoder(x, queries, keys, cache=cache)
+        given, seen = self.settings, None
+        if self.training and given.word_dropout:
+            seen = functional.dropout(self.output.matrix.new_ones(given.vocabulary), given.word_dropout)[tokens]
+        x = self.embedding(tokens, queries, seen=seen)
+        x = shared_dropout(x, given.embedding_dropout or 0.0, queries, self.training)
+        x = self.decoder(x, queries, keys, cache=cache)
+        return shared_dropout(x, given.output_dropout, queries, self.training)
+
+
+def shared_dropout(x: Tensor, rate: float, layout: Layout, training: bool) -> Tensor:
+    """Dropout that is the same for all tokens of a sequence (Gal and Ghahramani 2016)."""
+    if not training or not rate:
+        return x
+    kept_SD = functional.dropout(x.new_ones(layout.count, x.shape[-1]), rate)
+    return x * kept_SD[layout.sequences(x.device)]
 
 
 class Vision(Tapped):
@@ -212,7 +225,9 @@ def _text_embedding(
     if isinstance(model, settings.Recurrent | settings.Convolutional):
         return TextEmbedding(tokens, model.position, True, None, model.dropout)
     norm = model.norm if model.embedding_norm else None
-    return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments, projected)
+    shared = isinstance(model, settings.Decoder) and model.embedding_dropout is not None
+    dropout = 0.0 if shared else model.dropout
+    return TextEmbedding(tokens, model.position, model.embedding_scale, norm, dropout, segments, projected)
 
 
 class Output(Tapped):

@@ -269,6 +269,13 @@ class Decoder(_Text):
     """Whether the output has a bias."""
     output_soft_cap: float | None = Field(default=None, gt=0)
     """Logits are smoothly limited to ± this value (Gemma 2); none: no limit."""
+    word_dropout: blocks.Rate = 0.0
+    """Probability that a token of the vocabulary is read as zeros wherever it occurs in a batch (Merity et al. 2018)."""
+    embedding_dropout: blocks.Rate | None = None
+    """Dropout after the embeddings, the same for all tokens of a sequence (Gal and Ghahramani 2016); none: `dropout`,
+    which is drawn for each token."""
+    output_dropout: blocks.Rate = 0.0
+    """Dropout of the last hidden states, the same for all tokens of a sequence."""
 
 
 class _Images(blocks.Core):

@@ -15,9 +15,11 @@ from torch.testing import assert_close
 
 from regard.blocks import recording
 from regard.blocks import settings as blocks
+from regard.blocks.layout import Packed, Padded
 from regard.errors import InputError
 from regard.models import settings
 from regard.models.build import Model, build
+from regard.models.families import Decoder, shared_dropout
 
 TIGHT = {"rtol": 0.0, "atol": 1e-11}
 by_family = pytest.mark.parametrize("family", cases.FAMILIES)
@@ -342,3 +344,38 @@ def test_nothing_is_random_in_evaluation(family: str) -> None:
     calm.load_state_dict(model.state_dict())
     assert not torch.equal(answer(model), answer(model))
     assert torch.equal(answer(model.eval()), answer(calm))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_dropout_that_sequences_share(packed: bool) -> None:
+    """All tokens of a sequence lose the same channels, those of another one lose others, and the mean stays."""
+    layout = Packed(400, torch.tensor([0, 100, 300, 400]), 200) if packed else Padded(4, 100)
+    x = torch.ones(*layout.shape, 500)
+    found = shared_dropout(x, 0.4, layout, training=True)
+    sequences = layout.sequences(x.device)
+    for sequence in range(layout.count):
+        rows = found[sequences == sequence]
+        assert (rows == rows[0]).all()
+        assert torch.isin(rows[0], torch.tensor([0.0, 1 / 0.6])).all()
+    assert (found[sequences == 0][0] != found[sequences == 1][0]).any()
+    assert found.mean() == pytest.approx(1, abs=0.1)
+    assert shared_dropout(x, 0.4, layout, training=False) is x
+
+
+def test_word_dropout_removes_a_token_wherever_it_occurs() -> None:
+    model = build(
+        settings.Decoder(
+            vocabulary=50, dropout=0.0, width=8, depth=1, attention=blocks.Attention(heads=2), word_dropout=0.5
+        )
+    )
+    assert isinstance(model, Decoder)
+    tokens, read = torch.arange(50).repeat(2, 1), []
+    model.embedding.register_forward_hook(lambda _, __, x: read.append(x))
+    model.train().states(tokens)
+    model.eval().states(tokens)
+    dropped, whole = read
+    position = whole - model.embedding.tokens(tokens)
+    kept = (dropped - position).abs().sum(-1) > 1e-6
+    assert (kept[0] == kept[1]).all()
+    assert 10 < kept[0].sum() < 40
+    assert torch.allclose((dropped - position)[kept], 2 * model.embedding.tokens(tokens)[kept], atol=1e-6)
