@@ -200,8 +200,9 @@ def _default(cls: type[Settings], name: str) -> str:
     if isinstance(field.default, Settings):
         return f'`kind = "{kind}"`' if (kind := kind_of(type(field.default))) else "its own"
     value = field.get_default(call_default_factory=True)
-    known = {None: "none", "{}": "{}"}.get(value if value is None else str(value))
-    text = known or tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+    if value is None or value == {}:
+        return "`none`" if value is None else "`{}`"
+    text = tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
     return f"`{re.sub(r',? *]', ']', ' '.join(text.split()).replace('[ ', '['))}`"
 
 

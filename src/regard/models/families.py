@@ -267,14 +267,14 @@ class Output(Tapped):
         return tap(self, "logits", scores if self.cap is None else self.cap * torch.tanh(scores / self.cap))
 
 
-AnyText: TypeAlias = settings.Encoder | settings.Decoder | settings.EncoderDecoder
+TextModel: TypeAlias = settings.Encoder | settings.Decoder | settings.EncoderDecoder
 # A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout).
 
 
 class MaskedHead(nn.Module):
     """Logits `[..., V]` for masked tokens. The input may be the hidden states of selected tokens only."""
 
-    def __init__(self, head: settings.Masked, model: AnyText, tokens: nn.Embedding) -> None:
+    def __init__(self, head: settings.Masked, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()
         width = tokens.embedding_dim
         self.dense = nn.Linear(model.width, width, head.bias)
@@ -360,7 +360,7 @@ class TwoDirectionsHead(nn.Module):
 class ReplacedHead(nn.Module):
     """A logit `[..., 1]` for each token: whether a generator replaced it. The generator is part of the head."""
 
-    def __init__(self, head: settings.Replaced, model: AnyText, tokens: nn.Embedding) -> None:
+    def __init__(self, head: settings.Replaced, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()
         self.generator = Stack(model, model.position, depth=head.depth)
         self.masked = MaskedHead(settings.Masked(), model, tokens)
@@ -386,7 +386,7 @@ def build_head(
     assert tokens is not None  # the settings of images have no such head
     if isinstance(head, settings.TwoDirections):
         return TwoDirectionsHead(tokens)
-    assert isinstance(model, AnyText)  # nor have those without attention
+    assert isinstance(model, TextModel)  # nor have those without attention
     return MaskedHead(head, model, tokens) if isinstance(head, settings.Masked) else ReplacedHead(head, model, tokens)
 
 
