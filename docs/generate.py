@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import annotated_types
+import tomli_w
 
 import regard
 from regard.blocks import recording
@@ -184,20 +185,24 @@ def settings_page() -> str:
 def _rows(cls: type[Settings]) -> Iterator[str]:
     """A table row for each field that the class itself declares; what it inherits is described with its parent."""
     shared = {name for base in SHARED if base is not cls and issubclass(cls, base) for name in base.__annotations__}
-    for name, kind, default, meaning in describe(cls):
+    for name, kind, meaning in describe(cls):
         if name not in shared or name in cls.__annotations__:
             bounded = re.sub(r"\b(int|float)\b", rf"\1{_limits(cls, name)}", kind)
-            cells = f"`{name}`", bounded, _default(cls, name, default), meaning
+            cells = f"`{name}`", bounded, _default(cls, name), meaning
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _default(cls: type[Settings], name: str, text: str) -> str:
+def _default(cls: type[Settings], name: str) -> str:
     """The default on one line; of a table only its kind, since its own keys have defaults of their own below."""
     field = cls.model_fields[name]
     if field.is_required():
-        return text
+        return "required"
     if isinstance(field.default, Settings):
         return f'`kind = "{kind}"`' if (kind := kind_of(type(field.default))) else "its own"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == {}:
+        return "`none`" if value is None else "`{}`"
+    text = tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
     return f"`{re.sub(r',? *]', ']', ' '.join(text.split()).replace('[ ', '['))}`"
 
 

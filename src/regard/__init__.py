@@ -60,7 +60,12 @@ __all__ = ["__version__", *_HOME, *(error.__name__ for error in _ERRORS)]
 def __getattr__(name: str) -> Any:
     value: Any
     if name == "__version__":
-        value = _version()
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value = version("regard")
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            value = "0+unknown"
     elif name in _HOME:
         module = import_module(_HOME[name])
         value = module if name == "edits" else getattr(module, name)
@@ -68,15 +73,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     globals()[name] = value
     return value
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("regard")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -40,10 +40,7 @@ def silence(stream: IO[str]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-
-    write_beside(path, write)
+    write_beside(path, lambda partial: partial.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def require_writable(path: Path, option: str, folder: bool = False) -> None:
@@ -60,7 +57,7 @@ def require_writable(path: Path, option: str, folder: bool = False) -> None:
         raise InputError(f"{option} ({path}) cannot be written: {error.strerror}; choose another place") from None
 
 
-def write_beside(path: Path, write: Callable[[Path], None]) -> None:
+def write_beside(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary path in the same folder, flush that file to disk, and rename it to `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

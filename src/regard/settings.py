@@ -16,7 +16,6 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Union, dataclass_transform, get_args, get_origin
 
-import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
@@ -96,7 +95,7 @@ class Settings(BaseModel, metaclass=_PlainErrors):
             if isinstance(value, int) and abs(value) > LARGEST:
                 raise ValueError(f"{key} ({shown(value)}) is beyond {LARGEST}, the largest integer; lower it")
         return {
-            key: None if value == "none" and key in fields and _optional(fields[key].annotation) else value
+            key: None if value == "none" and key in fields and type(None) in _members(fields[key].annotation) else value
             for key, value in data.items()
             if key not in cls.removed or value != cls.removed[key]
         }
@@ -217,17 +216,11 @@ def _read_value(text: str) -> Any:
     return read["value"] if len(read) == 1 else text  # a line break would add further keys
 
 
-def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (field, type, default, description) of a settings class, for the reference pages."""
+def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, type, description) of a settings class, for help texts and the reference pages."""
     for name, field in kind.model_fields.items():
-        if name == "kind":
-            continue
-        if field.is_required():
-            default = "required"
-        else:
-            value = field.get_default(call_default_factory=True)
-            default = "none" if value is None else _toml_value(value)
-        yield name, type_text(field.annotation), default, _description(kind, name)
+        if name != "kind":
+            yield name, type_text(field.annotation), _description(kind, name)
 
 
 def _description(kind: type[Settings], name: str) -> str:
@@ -263,14 +256,6 @@ def variants(annotation: Any) -> dict[str, type[Settings]]:
     """Return the variants of a union annotation by `kind`."""
     members = (member for member in _members(annotation) if isinstance(member, type) and issubclass(member, Settings))
     return {kind: member for member in members if (kind := kind_of(member)) is not None}
-
-
-def _toml_value(value: Any) -> str:
-    plain = to_table(value) if isinstance(value, Settings) else value
-    if isinstance(plain, dict):
-        inner = ", ".join(f"{key} = {_toml_value(item)}" for key, item in plain.items())
-        return f"{{{inner}}}"
-    return tomli_w.dumps({"v": plain}).removeprefix("v = ").strip()
 
 
 def _settings_error(kind: Any, error: ValidationError, where: str) -> SettingsError:
@@ -374,7 +359,3 @@ def _members(annotation: Any) -> Iterator[Any]:
             yield from _members(member)
     else:
         yield annotation
-
-
-def _optional(annotation: Any) -> bool:
-    return any(member is type(None) for member in _members(annotation))

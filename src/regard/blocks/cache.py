@@ -29,14 +29,12 @@ LEAST_ROOM = 32
 class CrossCache:
     """Keys and values of the encoder's output, projected once."""
 
-    def __init__(self, by_heads: bool = False) -> None:
-        self.by_heads = by_heads
-        self.stored: tuple[Tensor, Tensor] | None = None
+    stored: tuple[Tensor, Tensor] | None = None
 
     def get(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         if self.stored is None:
             k, v = project()
-            self.stored = (_by_heads(k), _by_heads(v)) if self.by_heads else (k, v)
+            self.stored = (_by_heads(k), _by_heads(v)) if k.device.type == "cpu" else (k, v)
         return self.stored
 
     def select(self, rows_N: Tensor) -> None:
@@ -113,10 +111,8 @@ class Cache:
         """Position of the token in each column, −1 if none."""
         none = torch.empty(0, device=device, dtype=dtype)
         self.layers = [SelfCache(self, none, none) for _ in range(layers)]
-        self.cross = [CrossCache(by_heads=device.type == "cpu") for _ in range(layers)]
+        self.cross = [CrossCache() for _ in range(layers)]
         self._new = Padded(self.inputs, 0)
-        self._own_BTT: Tensor | None = None
-        """Which of several new tokens each of them sees."""
         self._cross_visibility: Visibility | None = None
 
     def plan(self, new: Layout) -> tuple[Padded, Padded]:
@@ -124,44 +120,45 @@ class Cache:
 
         So a call that raises, here or in an embedding that gets these layouts, can be repeated.
         """
-        if not isinstance(new, Padded) or not new.plain or new.batch != self.inputs:
+        if not isinstance(new, Padded) or new.places_BT is not None or new.batch != self.inputs:
             raise InputError(f"this cache takes padded batches of {self.inputs} rows that start at position 0")
         several = self.time > 0 and (new.time != self.rows or new.lengths_B is not None)
         if several and (self.rows > 1 or self.fixed):
             raise InputError(f"{new.time} tokens in each row; after the first call, give one at a time")
-        self._new, self._own_BTT = new, None
+        self._new = new
         if self.time == 0:
             return new, new
-        if several:
-            return self._plan_several(new)
-        # A copy where `commit` changes it in place.
-        place_BK = (self.place_B1.clone() if self.fixed else self.place_B1).expand(self.inputs, new.time)
-        if not self.fixed:
+        time = self.time + (new.time if several else 1)
+        if self.fixed:
+            place_BT = self.place_B1.clone().expand(self.inputs, new.time)  # a copy: `commit` changes it in place
+            places_BC = self.places_BC
+        else:
             if self.columns + new.time > self.room:
                 self._drop(new.time)
-            own_NK = torch.eye(new.time, dtype=torch.bool, device=self.device).repeat(self.inputs, 1)
-            self._next = torch.cat([self.seen_NC, own_NK], dim=1), torch.cat([self.places_BC, place_BK], dim=1)
-        bound = self._bound(self.time + 1)
-        places_BC = self.places_BC if self.fixed else self._next[1]
-        queries = Padded(self.inputs, new.time, places_BT=place_BK, bound=bound)
+            place_BT, places_BC = self._grown(new, several, time)
+        bound = self._bound(time)
+        queries = Padded(self.inputs, new.time, places_BT=place_BT, bound=bound)
         return queries, Padded(self.inputs, places_BC.shape[1], places_BT=places_BC, bound=bound)
 
-    def _plan_several(self, new: Padded) -> tuple[Padded, Padded]:
-        """`plan` for more than one further token; each sees the earlier ones and itself."""
-        real_BT = new.places(self.device).expand(self.inputs, new.time) >= 0
-        place_BT = self.place_B1 + torch.arange(new.time, device=self.device)
-        if self.longest is not None:
-            place_BT = place_BT.clamp(max=self.longest - 1)
-        place_BT = torch.where(real_BT, place_BT, -1)
-        if self.columns + new.time > self.room:
-            self._drop(new.time)
-        self._next = torch.cat([self.seen_NC, real_BT], dim=1), torch.cat([self.places_BC, place_BT], dim=1)
-        square_TT = torch.ones(new.time, new.time, dtype=torch.bool, device=self.device)
-        # Padding sees itself, since a query must see something.
-        self._own_BTT = square_TT.tril() & real_BT[:, None] | square_TT.triu().tril()
-        bound = self._bound(self.time + new.time)
-        queries = Padded(self.inputs, new.time, places_BT=place_BT, bound=bound)
-        return queries, Padded(self.inputs, self._next[1].shape[1], places_BT=self._next[1], bound=bound)
+    def _grown(self, new: Padded, several: bool, time: int) -> tuple[Tensor, Tensor]:
+        """Positions of the new tokens and of all columns with theirs; prepares what `commit` stores."""
+        itself_TT = torch.eye(new.time, dtype=torch.bool, device=self.device)
+        if several:  # each sees the earlier ones and itself; padding too, since a query must see something
+            real_BT = new.places(self.device).expand(self.inputs, new.time) >= 0
+            place_BT = torch.where(
+                real_BT, self._clamped(self.place_B1 + torch.arange(new.time, device=self.device)), -1
+            )
+            own_BTT = torch.ones_like(itself_TT).tril() & real_BT[:, None] | itself_TT
+            next_B1 = self.place_B1 + (new.time if new.lengths_B is None else new.lengths_B[:, None])
+        else:
+            place_BT, own_BTT = self.place_B1.expand(self.inputs, new.time), itself_TT.expand(self.inputs, -1, -1)
+            next_B1 = self._clamped(self.place_B1 + 1)
+        old_BTC = self.seen_NC.view(self.inputs, self.rows, -1).expand(-1, new.time, -1)
+        mask_BTC = torch.cat([old_BTC, own_BTT], dim=2)
+        seen_NC = torch.cat([self.seen_NC, real_BT], dim=1) if several else mask_BTC.flatten(0, 1)
+        places_BC = torch.cat([self.places_BC, place_BT], dim=1)
+        self._next = mask_BTC, seen_NC, places_BC, next_B1, time
+        return place_BT, places_BC
 
     def _bound(self, time: int) -> int:
         """A bound on all positions; constant where memory is fixed."""
@@ -169,36 +166,25 @@ class Cache:
             time = self._prompt + self.steps
         return time if self.longest is None else min(time, self.longest)
 
+    def _clamped(self, places: Tensor) -> Tensor:
+        """Inputs that ended earlier than others may stay at the last learned position."""
+        return places if self.longest is None else places.clamp(max=self.longest - 1)
+
     def commit(self) -> None:
         """Makes room for the planned tokens, which the layers append next."""
         if self.time == 0:
             self._commit_prompt()
-            return
-        if self._own_BTT is not None:
-            old_B1C = self.seen_NC[:, None].expand(-1, self._new.time, -1)
-            self.mask = torch.cat([old_B1C, self._own_BTT], dim=2)
-            self.seen_NC, self.places_BC = self._next
-            self.columns += self._new.time
-            self.time += self._new.time
-            read_B = self._new.lengths_B
-            self.place_B1 = self.place_B1 + (self._new.time if read_B is None else read_B[:, None])
-            return
-        if not self.fixed:
-            self.seen_NC, self.places_BC = self._next
-            self.columns += self._new.time
-        else:
+        elif self.fixed:
             index_K = self._own_columns()
             self.seen_NC.scatter_(1, index_K.repeat(self.inputs)[:, None], True)
             self.places_BC.index_copy_(1, index_K, self.place_B1.expand(self.inputs, self.rows))
-        self.mask = self.seen_NC.view(self.inputs, self._new.time, -1)
-        # To the next position. Inputs that ended earlier than others may stay at the last learned position.
-        self.time += 1
-        place_B1 = self.place_B1 + 1 if self.longest is None else (self.place_B1 + 1).clamp(max=self.longest - 1)
-        if self.fixed:
-            self.place_B1.copy_(place_B1)
+            self.mask = self.seen_NC.view(self.inputs, self._new.time, -1)
+            self.place_B1.copy_(self._clamped(self.place_B1 + 1))
             self.blocks_1 += 1
+            self.time += 1
         else:
-            self.place_B1 = place_B1
+            self.mask, self.seen_NC, self.places_BC, self.place_B1, self.time = self._next
+            self.columns += self._new.time
 
     def _commit_prompt(self) -> None:
         new, device = self._new, self.device
@@ -271,7 +257,7 @@ class Cache:
             assert rows == self.beams
             if inputs_B is None:
                 return
-            rows_N = _beams_of(inputs_B, rows)
+            rows_N = (inputs_B[:, None] * rows + torch.arange(rows, device=inputs_B.device)).flatten()
         if self.fixed and inputs_B is None:
             self.seen_NC.copy_(self.seen_NC.index_select(0, rows_N))
             return
@@ -408,7 +394,8 @@ class StateCache:
 
     def plan(self, new: Layout) -> tuple[Padded, Padded]:
         """Returns the layout of `new` tokens, as queries and as keys. Raises if they do not fit, and stores nothing."""
-        if not isinstance(new, Padded) or not new.plain or new.lengths_B is not None or new.batch != self.inputs:
+        plain = isinstance(new, Padded) and new.places_BT is None and new.lengths_B is None
+        if not isinstance(new, Padded) or not plain or new.batch != self.inputs:
             raise InputError(f"this cache takes batches of {self.inputs} rows of one length that start at position 0")
         if self.time == 0:
             return new, new
@@ -426,10 +413,6 @@ class StateCache:
         if inputs_B is not None:
             self.inputs = len(inputs_B)
             self.sources = {name: x.index_select(0, inputs_B) for name, x in self.sources.items()}
-
-
-def _beams_of(inputs_B: Tensor, beams: int) -> Tensor:
-    return (inputs_B[:, None] * beams + torch.arange(beams, device=inputs_B.device)).flatten()
 
 
 def _by_heads(x_BCGE: Tensor) -> Tensor:

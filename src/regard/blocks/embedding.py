@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
+from regard.blocks.experts import autocast_dtype
 from regard.blocks.layers import build_norm
 from regard.blocks.layout import Layout, Packed, Padded, readable, require_images
 from regard.blocks.positions import Grid, GridPosition, Position, build_embedded
@@ -132,8 +133,7 @@ class PatchEmbedding(nn.Module):
             x_BTD = x_BTD + tap(self, "positions", position)
         x_BTD = x_BTD if self.norm is None else self.norm(x_BTD)
         # In mixed precision, sums of layers in bfloat16 too: ViT-S/16 trains 7 % faster on an H200.
-        device = x_BTD.device.type
-        if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
+        if autocast_dtype(x_BTD) == torch.bfloat16:
             x_BTD = x_BTD.bfloat16()
         return functional.dropout(x_BTD, self.dropout, self.training)
 

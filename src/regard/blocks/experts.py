@@ -91,10 +91,7 @@ class Experts(nn.Module):
         device = scores_NX.device
         real = layout.real(device)
         real_N1 = torch.ones_like(scores_NX[:, :1]) if real is None else real.expand(shape[:-1]).reshape(-1, 1)
-        if isinstance(layout, Padded):
-            sequence_N = torch.arange(layout.batch, device=device).repeat_interleave(layout.time)
-        else:
-            sequence_N = layout.sequences(device)
+        sequence_N = layout.sequences(device).flatten()
         used_NX = torch.zeros_like(scores_NX).scatter(1, chosen_NA, 1.0) * real_N1
         shares_NX = scores_NX / scores_NX.sum(-1, keepdim=True) * real_N1
         zeros_SX = scores_NX.new_zeros(layout.count, scores_NX.shape[1])
@@ -106,8 +103,8 @@ class Experts(nn.Module):
 
 def grouped(x_MI: Tensor, weight_XOI: Tensor, counts_X: Tensor) -> Tensor:
     """`[M, O]`: the first `counts[0]` rows times the first matrix, the next rows times the second, and so on."""
-    if torch.is_autocast_enabled(_autocast_device(x_MI)):
-        dtype = torch.get_autocast_dtype(_autocast_device(x_MI))
+    dtype = autocast_dtype(x_MI)
+    if dtype is not None:
         x_MI, weight_XOI = x_MI.to(dtype), weight_XOI.to(dtype)
     if x_MI.device.type == "meta":  # has no counts
         return x_MI @ weight_XOI[0].mT
@@ -115,6 +112,12 @@ def grouped(x_MI: Tensor, weight_XOI: Tensor, counts_X: Tensor) -> Tensor:
         return functional.grouped_mm(x_MI, weight_XOI.mT, offs=counts_X.cumsum(0).to(torch.int32))
     parts = torch.split(x_MI, counts_X.tolist())
     return torch.cat([functional.linear(part, weight) for part, weight in zip(parts, weight_XOI, strict=True)])
+
+
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The dtype of products in mixed precision; None: it is off."""
+    device = _autocast_device(x)
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def _autocast_device(x: Tensor) -> str:

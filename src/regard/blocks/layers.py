@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -147,8 +147,10 @@ class LatentAttention(Attention):
     A cache holds c and r only.
     """
 
-    def __init__(self, attention: settings.Attention, width: int, latent: settings.Latent) -> None:
-        super().__init__(attention, width)
+    def __init__(self, attention: settings.Attention, width: int, relative: bool = False) -> None:
+        super().__init__(attention, width, relative)
+        latent = attention.latent
+        assert latent is not None
         heads, self.rank, self.rotary = self.heads, latent.rank, latent.rotary
         if latent.query_rank is not None:
             self.q_down = nn.Linear(width, latent.query_rank, bias=attention.bias)
@@ -280,15 +282,11 @@ class Layer(Tapped):
 
     taps = (recording.LAYER_TAP,)
 
-    def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float, number: int = 0) -> None:
+    def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float, number: int) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
         super().__init__()
-        latent = body.attention.latent
-        self.attention = (
-            Attention(body.attention, body.width, relative)
-            if latent is None
-            else LatentAttention(body.attention, body.width, latent)
-        )
+        kind = Attention if body.attention.latent is None else LatentAttention
+        self.attention = kind(body.attention, body.width, relative)
         self.attention_residual = Residual(body, drop_path)
         self.cross = Attention(body.attention, body.width) if cross else None
         self.cross_residual = Residual(body, drop_path) if cross else None
@@ -312,7 +310,9 @@ class Layer(Tapped):
 
 
 class Stack(TappedStack):
-    """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
+    """The layers of a Transformer."""
+
+    __getitem__: Callable[..., Layer]
 
     def __init__(
         self,
@@ -322,29 +322,16 @@ class Stack(TappedStack):
         cross: bool = False,
         depth: int | None = None,
     ) -> None:
-        super().__init__()
-        self.depth = depth or body.depth
-        self.causal, self.windows = causal, body.attention.windows(self.depth)
+        depth = depth or body.depth
         relative = isinstance(position, settings.TransformerXL)
-        for i in range(self.depth):
-            drop_path = body.stochastic_depth * i / max(self.depth - 1, 1)
-            self.add_module(str(i), Layer(body, cross, relative, drop_path, i))
+        rates = [body.stochastic_depth * i / max(depth - 1, 1) for i in range(depth)]
+        super().__init__(Layer(body, cross, relative, rate, i) for i, rate in enumerate(rates))
+        self.causal, self.windows = causal, body.attention.windows(depth)
         self.position = build_attended(position, body.width, body.attention.heads, body.rotated_size, causal)
         self.norm = build_norm(body.norm, body.width) if body.has_final_norm else None
         self.recompute = False
         """Whether training stores only the input of each layer and recomputes the rest in the backward pass (Chen et
         al. 2016): about a third more computation for a fraction of the memory, with the same results."""
-
-    def __getitem__(self, index: int) -> Layer:
-        layer = self._modules[str(index)]
-        assert isinstance(layer, Layer)
-        return layer
-
-    def __len__(self) -> int:
-        return self.depth
-
-    def __iter__(self) -> Iterator[Layer]:
-        return (self[i] for i in range(self.depth))
 
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
         """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""

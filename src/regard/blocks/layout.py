@@ -29,10 +29,8 @@ class Padded:
     """Number of real tokens of each row; the cells after them are padding."""
     places_BT: Tensor | None = None
     """The position of each cell in its sequence, −1 for padding; instead of lengths, if cells are not in order."""
-    start: int = 0
-    """Position of the first cell of every row, as in decoding with a cache."""
     bound: int | None = None
-    """An upper bound of all positions; none: start + time."""
+    """An upper bound of all positions; none: time."""
 
     def __post_init__(self) -> None:
         lengths_B = self.lengths_B
@@ -57,7 +55,7 @@ class Padded:
     @property
     def longest(self) -> int:
         """A bound on the length of every sequence, known without reading tensors."""
-        return self.start + self.time if self.bound is None else self.bound
+        return self.time if self.bound is None else self.bound
 
     def to(self, device: torch.device | str) -> Padded:
         return self._changed(lambda x: x.to(device))
@@ -69,11 +67,6 @@ class Padded:
     def _changed(self, change: Callable[[Tensor], Tensor], times: int = 1) -> Padded:
         lengths, places = (None if x is None else change(x) for x in (self.lengths_B, self.places_BT))
         return replace(self, batch=times * self.batch, lengths_B=lengths, places_BT=places)
-
-    @property
-    def plain(self) -> bool:
-        """Whether cell t of every row has position t, except for padding."""
-        return self.places_BT is None and self.start == 0
 
     def real(self, device: torch.device) -> Tensor | None:
         """`[B, T]`, true for real tokens; None if all are real."""
@@ -87,7 +80,7 @@ class Padded:
         """`[B or 1, T]`: the position of each cell in its sequence; −1 for padding."""
         if self.places_BT is not None:
             return self.places_BT
-        places_1T = torch.arange(self.start, self.start + self.time, device=device)[None]
+        places_1T = torch.arange(self.time, device=device)[None]
         real = self.real(device)
         return places_1T if real is None else torch.where(real, places_1T, -1)
 
@@ -99,9 +92,7 @@ class Padded:
     def rows(self) -> int:
         return self.batch
 
-    @property
-    def count(self) -> int:
-        return self.batch
+    count = rows
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,26 @@ class Tapped(nn.Module):
 
 
 class TappedStack(Tapped):
-    """A sequence of layers."""
+    """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
 
     first_taps = (STACK_INPUT,)
     taps = (STACK_OUTPUT,)
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.depth = 0
+        for layer in layers:
+            self.add_module(str(self.depth), layer)
+            self.depth += 1
+
+    def __getitem__(self, index: int) -> Any:
+        return self._modules[str(index)]
+
+    def __len__(self) -> int:
+        return self.depth
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(self.depth))
 
 
 _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "heads")

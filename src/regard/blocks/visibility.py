@@ -159,11 +159,8 @@ class Visibility:
         blind = None if real is None else ~real
         if self.causal:
             same = queries.time == keys.time and queries.lengths_B is keys.lengths_B
-            if queries.plain and keys.plain and same:
-                # Padding follows the real tokens, so the causal flag already hides it.
-                return Fused(True, None, blind)
-            sees_all = queries.time == 1 and queries.start == keys.longest - 1 and queries.places_BT is None
-            return Fused(False, None, blind) if sees_all and keys.lengths_B is None else None
+            # Padding follows the real tokens, so the causal flag already hides it.
+            return Fused(True, None, blind) if queries.places_BT is None and same else None
         if keys.lengths_B is None:
             return Fused(False, None, blind)
         empty_B1 = (keys.lengths_B == 0)[:, None]

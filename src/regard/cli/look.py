@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _DEFAULTS = PageSettings()
 OPTIONS = {name: name for name in ("host", "port", "device", "threads")}
-_HELP = {name: text for name, _, _, text in describe(Serving)}
-_PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
+_HELP = {name: text for name, _, text in describe(Serving)}
+_PORT_HELP = next(text for name, _, text in describe(PageSettings) if name == "port")
 
 
 def look_command(  # noqa: PLR0913

@@ -74,7 +74,7 @@ def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable
         for name, path in paths.items():
             owner, texts, default = kind, [], None
             for part in path.split("."):
-                type_, _, text = next(found for each, *found in describe(owner) if each == part)
+                type_, text = next(found for each, *found in describe(owner) if each == part)
                 texts.append(text)
                 field = owner.model_fields[part]
                 default = field.default if owner is kind and field.default else None

@@ -47,10 +47,9 @@ def _forward(model: Model, length: int, batch: int) -> list[Tensor]:
         hidden = model(torch.empty(batch, settings.channels, *settings.image, device="meta", dtype=dtype))
         return [hidden, *(head(hidden) for head in model.heads.values())]
     tokens = torch.empty(batch, length, dtype=torch.long, device="meta")
-    if isinstance(model, EncoderDecoder):
-        return [model(tokens, tokens).float().log_softmax(-1)]
-    if isinstance(model, Decoder):
-        return [model(tokens).float().log_softmax(-1)]
+    if isinstance(model, EncoderDecoder | Decoder):
+        logits = model(tokens, tokens) if isinstance(model, EncoderDecoder) else model(tokens)
+        return [logits.float().log_softmax(-1)]
     hidden = model(tokens)
     return [hidden, *(head(hidden).float().log_softmax(-1) for head in model.heads.values())]
 

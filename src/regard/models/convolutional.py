@@ -64,7 +64,7 @@ class ConvolutionalLayer(Tapped):
         return answer.reshape(x_NTD.shape)
 
 
-class ConvolutionalEncoder(TappedStack, nn.ModuleList):
+class ConvolutionalEncoder(TappedStack):
     """`[..., 2 D]`: the output of the last layer (keys), and its sum with the embeddings (values)."""
 
     def __init__(self, model: settings.Convolutional) -> None:

@@ -221,17 +221,14 @@ def _checksum(model: nn.Module) -> Tensor:
     return torch.cat(found)
 
 
-def _versions(model: nn.Module) -> list[tuple[int, int]]:
-    return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters()]
-
-
 _packed: weakref.WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], Tensor, nn.Module]]
 _packed = weakref.WeakKeyDictionary()
 
 
 def current_packed(model: AnyModule) -> AnyModule:
     """`prepared(model)` in float32, kept until the model's weights change in any way."""
-    known, versions, checksum = _packed.get(model), _versions(model), _checksum(model)
+    known, checksum = _packed.get(model), _checksum(model)
+    versions = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters()]
     if known is None or known[0] != versions or not torch.equal(known[1], checksum):
         known = _packed[model] = versions, checksum, prepared(model)
     twin = known[2]

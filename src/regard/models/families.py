@@ -7,7 +7,7 @@ convolutional: see `regard.models.recurrent` and `regard.models.convolutional`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -267,19 +267,19 @@ class Output(Tapped):
         return tap(self, "logits", scores if self.cap is None else self.cap * torch.tanh(scores / self.cap))
 
 
+TextModel: TypeAlias = settings.Encoder | settings.Decoder | settings.EncoderDecoder
 # A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout).
 
 
 class MaskedHead(nn.Module):
     """Logits `[..., V]` for masked tokens. The input may be the hidden states of selected tokens only."""
 
-    def __init__(self, head: settings.Masked, model: settings.ModelSettings, tokens: nn.Embedding) -> None:
+    def __init__(self, head: settings.Masked, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()
-        assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
-        width, norm = tokens.embedding_dim, model.norm
+        width = tokens.embedding_dim
         self.dense = nn.Linear(model.width, width, head.bias)
         self.activation = ACTIVATIONS[head.activation]
-        self.norm = build_norm(norm, width)
+        self.norm = build_norm(model.norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
@@ -360,9 +360,8 @@ class TwoDirectionsHead(nn.Module):
 class ReplacedHead(nn.Module):
     """A logit `[..., 1]` for each token: whether a generator replaced it. The generator is part of the head."""
 
-    def __init__(self, head: settings.Replaced, model: settings.ModelSettings, tokens: nn.Embedding) -> None:
+    def __init__(self, head: settings.Replaced, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()
-        assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
         self.generator = Stack(model, model.position, depth=head.depth)
         self.masked = MaskedHead(settings.Masked(), model, tokens)
         self.dense = nn.Linear(model.width, model.width)
@@ -387,6 +386,7 @@ def build_head(
     assert tokens is not None  # the settings of images have no such head
     if isinstance(head, settings.TwoDirections):
         return TwoDirectionsHead(tokens)
+    assert isinstance(model, TextModel)  # nor have those without attention
     return MaskedHead(head, model, tokens) if isinstance(head, settings.Masked) else ReplacedHead(head, model, tokens)
 
 

@@ -8,7 +8,7 @@ B: batch, T: target tokens, S: source tokens, K: beams of an input, N = B × K, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -60,7 +60,7 @@ class StateAttention(Tapped):
         return tap(self, "heads", mix(weights_B1TS, values_BSD[:, :, None], visibility))[:, :, 0]
 
 
-class RecurrentEncoder(TappedStack, nn.ModuleList):
+class RecurrentEncoder(TappedStack):
     """The states of an LSTM or GRU, `[..., D]`; of two directions, half of D each."""
 
     def __init__(self, model: settings.Recurrent | settings.ImageLstm) -> None:
@@ -151,10 +151,9 @@ def _advance(recurrent: nn.LSTM | nn.GRU, x_NTD: Tensor, states: States) -> tupl
     return out_NTD, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
 
 
-class StateDecoder(TappedStack, nn.ModuleList):
+class StateDecoder(TappedStack):
     """A decoder that keeps states instead of keys and values."""
 
-    __iter__: Callable[..., Iterator[Any]]
     read: Callable[..., tuple[States, States]]
     """From `[B, S, D]` and its layout: what steps need of a source, and the states before the first step."""
     step: Callable[..., tuple[Tensor, States]]
@@ -185,18 +184,16 @@ class StateDecoder(TappedStack, nn.ModuleList):
 class RecurrentDecoder(StateDecoder):
     """The decoder as a stack of one layer."""
 
+    __getitem__: Callable[..., RecurrentLayers]
+
     def __init__(self, model: settings.Recurrent) -> None:
         super().__init__([RecurrentLayers(model)])
 
-    @property
-    def layers(self) -> RecurrentLayers:
-        return self[0]  # type: ignore[return-value]
-
     def read(self, memory_BSD: Tensor, source: Padded) -> tuple[States, States]:
-        return self.layers.read(memory_BSD, source)
+        return self[0].read(memory_BSD, source)
 
     def step(self, *given: Any) -> tuple[Tensor, States]:
-        return self.layers(*given)
+        return self[0](*given)
 
 
 class ElmoLayer(Tapped):
@@ -222,10 +219,7 @@ class ElmoStack(TappedStack):
     """The layers of both directions, and their mix: γ Σ softmax(s)ⱼ hⱼ, where h₀ is the embedding, twice."""
 
     def __init__(self, model: settings.Elmo) -> None:
-        super().__init__()
-        self.depth = model.depth
-        for number in range(model.depth):
-            self.add_module(str(number), ElmoLayer(model, residual=number > 0))
+        super().__init__(ElmoLayer(model, residual=number > 0) for number in range(model.depth))
         self.mix = nn.Linear(model.depth + 1, 1)
         """Its weights are s; its bias is log γ."""
 
@@ -239,8 +233,8 @@ class ElmoStack(TappedStack):
             places_BT, lengths_B1 = padded.places(x.device), padded.lengths_B[:, None]
             order_BT1 = torch.where(places_BT < 0, 0, lengths_B1 - 1 - places_BT)[..., None]
             reverse = lambda x_BTD: x_BTD.gather(1, order_BT1.expand_as(x_BTD))
-        for number in range(self.depth):
-            states.append(self.get_submodule(str(number))(states[-1], reverse))
+        for layer in self:
+            states.append(layer(states[-1], reverse))
         return [repacked(each, layout) for each in states]
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:

@@ -192,7 +192,6 @@ class Recurrent(Seq2Seq):
 
     kind: Literal["recurrent"] = "recurrent"
     depth: blocks.Depth = 2
-    """Number of layers."""
     cell: Literal["lstm", "gru"] = "lstm"
     """LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014)."""
     bidirectional: bool = True
@@ -270,7 +269,7 @@ class Decoder(_Text):
     output_soft_cap: float | None = Field(default=None, gt=0)
     """Logits are smoothly limited to ± this value (Gemma 2); none: no limit."""
     word_dropout: blocks.Rate = 0.0
-    """Probability that a token of the vocabulary is read as zeros wherever it occurs in a batch (Merity et al. 2018)."""
+    """Probability that a token of the vocabulary is read as zeros everywhere in a batch (Merity et al. 2018)."""
     embedding_dropout: blocks.Rate | None = None
     """Dropout after the embeddings, the same for all tokens of a sequence (Gal and Ghahramani 2016); none: `dropout`,
     which is drawn for each token."""
@@ -392,7 +391,6 @@ class ImageLstm(_ImageWithoutAttention):
     width: blocks.Positive = 128
     """Size of the states, half of it for each direction."""
     depth: blocks.Depth = 2
-    """Number of layers."""
     patch: blocks.Positive = 4
     """Height and width of a patch in pixels."""
     cell: ClassVar = "lstm"

@@ -185,17 +185,14 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
             if kind == "gpt2" and layer and values.dim() == 2:
                 values = values.mT
             if kind == "llama" and layer and part in counts:
-                values = _unpermuted(values, counts[part].contents())
+                # The file has the halves of each head alternating; here they are one after the other.
+                pairs = values.view(counts[part].contents(), -1, 2, *values.shape[1:])
+                values = pairs.transpose(1, 2).reshape(values.shape)
             theirs = names.get(f"blk.0.{part}" if layer else part, module).replace("{i}", layer)
             if kind.startswith("gemma") and module.endswith("norm"):
                 values = values - 1  # the file holds 1 + weight
             found[f"{theirs}.{suffix}"] = values
         return found
-
-
-def _unpermuted(values: Tensor, heads: int) -> Tensor:
-    """Rows of queries or keys with the halves of each head one after the other, as the file has them alternating."""
-    return values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
 
 
 def _write_tokenizer(path: Path, values: Mapping[str, Any], config: Mapping[str, Any], place: Path) -> None:

@@ -30,16 +30,14 @@ def test_padded_rows_by_brute_force(lengths: list[int], room: int | None) -> Non
     assert layout.longest >= longest
 
 
-def test_full_rows_rows_after_a_cache_and_cells_out_of_order() -> None:
+def test_full_rows_and_cells_out_of_order() -> None:
     layout = Padded(2, 3)
-    assert (layout.real(CPU), layout.places(CPU).tolist(), layout.plain) == (None, [[0, 1, 2]], True)
-    layout = Padded(2, 3, start=4)
-    assert (layout.places(CPU).tolist(), layout.longest, layout.plain) == ([[4, 5, 6]], 7, False)
+    assert (layout.real(CPU), layout.places(CPU).tolist(), layout.longest) == (None, [[0, 1, 2]], 3)
     places = torch.tensor([[3, 4, 2], [-1, 0, -1]])
     layout = Padded(2, 3, places_BT=places, bound=9)
     assert layout.real(CPU).tolist() == [[True, True, True], [False, True, False]]
     assert torch.equal(layout.places(CPU), places)
-    assert (layout.longest, layout.plain) == (9, False)
+    assert layout.longest == 9
     assert Padded.of(torch.tensor([], dtype=torch.long)).shape == (0, 0)
 
 

@@ -59,12 +59,17 @@ def test_far_places_are_exact_in_float32() -> None:
     assert_close(encoding, torch.tensor([math.sin(place), math.cos(place)]), rtol=0, atol=1e-7)
 
 
+def one_cell(place: int) -> Padded:
+    """One token at a position, as in decoding with a cache."""
+    return Padded(1, 1, places_BT=torch.tensor([[place]]), bound=place + 1)
+
+
 def test_learned_positions_serve_their_whole_length_and_no_more() -> None:
     position = build_embedded(settings.Learned(length=6), 3)
     nn.init.normal_(position.weight)
-    for layout in (Padded(1, 6), Padded(1, 1, start=5), pack([[6], [2]], [6]).layouts[0]):
+    for layout in (Padded(1, 6), one_cell(5), pack([[6], [2]], [6]).layouts[0]):
         position.embed(layout, CPU, torch.float32)
-    for layout in (Padded(1, 7), Padded(1, 1, start=6), pack([[7]], [None]).layouts[0]):
+    for layout in (Padded(1, 7), one_cell(6), pack([[7]], [None]).layouts[0]):
         with pytest.raises(InputError) as caught:
             position.embed(layout, CPU, torch.float32)
         assert "7 tokens exceeds position.length (6)" in str(caught.value)
@@ -147,7 +152,7 @@ def test_dynamic_scaling_does_not_depend_on_the_batch() -> None:
 def test_16_bit_channels_turn_by_exact_angles() -> None:
     """At place 4000 the angle itself has no place in bfloat16; only the channels are rounded."""
     module = build_attended(settings.Rotary(), width=8, heads=1, head_size=8, causal=True)
-    layout = Padded(1, 1, start=4000)
+    layout = one_cell(4000)
     x = torch.randn(1, 1, 1, 8).bfloat16()
     turned = rotate(x, module.signals(Visibility(layout, layout), CPU, torch.bfloat16).rotation)
     exact = rotate(x.double(), module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation)

@@ -18,23 +18,28 @@ from regard.models.settings import Classification, Encoder, Masked, NextSentence
 from regard.weights.huggingface import tables
 from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Form, Names, Row, moved, under, varied
 
-HEADS = {
-    "BertModel": {"pooling"},
-    "BertForMaskedLM": {"masked"},
-    "BertForPreTraining": {"masked", "next-sentence"},
-    "BertForNextSentencePrediction": {"next-sentence"},
-    "BertForSequenceClassification": {"classification"},
-    "BertForTokenClassification": {"tagging"},
-    "BertForQuestionAnswering": {"spans"},
-}
-POOLER = "bert.pooler.dense"
 POOLED = {"pooling", "next-sentence", "classification"}
 LAYER = "bert.encoder.layer.{i}"
 DISTIL = "distilbert.transformer.layer.{i}"
 PREDICTIONS = "cls.predictions"
 MODERN = "model.layers.{i}"
+BEHIND_PADDING = tables.Codec(lambda length: tables.codec_for(512).read(length) - 2, lambda length: length + 2)
+"""The number of positions of RoBERTa: theirs has rows up to the id of the padding token, which is 1."""
 LENGTH = 8192
 """The maximum length that is written. Rotary positions have none."""
+
+
+def classes_of(name: str, *heads: str) -> dict[str, set[str]]:
+    """The classes of a type and their heads. `heads` are those of the base class."""
+    kinds = {"MaskedLM": "masked", "SequenceClassification": "classification", "TokenClassification": "tagging"}
+    kinds["QuestionAnswering"] = "spans"
+    return {f"{name}Model": {*heads}} | {f"{name}For{suffix}": {kind} for suffix, kind in kinds.items()}
+
+
+HEADS = classes_of("Bert", "pooling") | {
+    "BertForPreTraining": {"masked", "next-sentence"},
+    "BertForNextSentencePrediction": {"next-sentence"},
+}
 
 
 class Bert(Family):
@@ -50,8 +55,6 @@ class Bert(Family):
     ignored: ClassVar[tuple[str, ...]] = (r"embeddings\.(position_ids|token_type_ids)$",)
     from_tensors = frozenset({"heads"})
     heads: ClassVar[Mapping[str, set[str]]] = HEADS
-    pooler: ClassVar[str | None] = POOLER
-    """The layer after the pooling that heads share; none: it has no such layer, or heads have their own."""
     head_dropout: ClassVar[tuple[str, float | None]] = ("classifier_dropout", None)
     """The key of the dropout of heads, and its default; none: that of the model."""
     pooled: ClassVar[Literal["tanh", "gelu", "relu"]] = "tanh"
@@ -60,8 +63,6 @@ class Bert(Family):
     """The key of the activation of a head for masked tokens; none: it is always GELU."""
     masked: ClassVar[str] = PREDICTIONS
     """Where the bias of the output over the vocabulary is."""
-    output: ClassVar[str] = f"{PREDICTIONS}.decoder"
-    """Where a copy of the output over the vocabulary is."""
 
     fields: ClassVar[tuple[Row, ...]] = (
         *tables.USUAL,
@@ -82,7 +83,7 @@ class Bert(Family):
         **under("encoder.{i}.attention_residual", f"{LAYER}.attention.output", norm="LayerNorm"),
         **under("encoder.{i}.ffn", LAYER, up="intermediate.dense", down="output.dense"),
         **under("encoder.{i}.ffn_residual", LAYER, norm="output.LayerNorm"),
-        **{f"heads.{kind}.pool": (POOLER, SAME) for kind in POOLED},
+        **{f"heads.{kind}.pool": ("bert.pooler.dense", SAME) for kind in POOLED},
         **under("heads.masked", PREDICTIONS, dense="transform.dense", norm="transform.LayerNorm", output="decoder"),
         "heads.next-sentence.output": ("cls.seq_relationship", SAME),
         "heads.classification.output": ("classifier", SAME),
@@ -99,11 +100,12 @@ class Bert(Family):
         return self.names | {"heads.masked.output": (self.masked, SAME)} if tied else self.names
 
     def add_ties(self, mapping: tables.TensorMap, settings: Encoder, config: Config) -> None:
-        bias, own = f"{self.masked}.bias", f"{self.output}.bias"
+        output = self.names["heads.masked.output"][0]
+        bias, own = f"{self.masked}.bias", f"{output}.bias"
         for head in settings.heads.values():
             if isinstance(head, Masked) and head.tied:
                 words = f"{self.names_for(settings)['embedding.tokens'][0]}.weight"
-                mapping.copies = {f"{self.output}.weight": words} | ({own: bias} if own != bias else {})
+                mapping.copies = {f"{output}.weight": words} | ({own: bias} if own != bias else {})
             elif isinstance(head, Masked) and own != bias:
                 mapping.spares = {bias: own}
 
@@ -112,7 +114,8 @@ class Bert(Family):
         kinds = self.heads[config.architecture(self.architectures)] - {"pooling"}
         if "cls.seq_relationship.weight" in tensors:
             kinds.add("next-sentence")
-        if f"{self.pooler}.weight" in tensors and not kinds & POOLED:
+        pooler = self.names.get("heads.pooling.pool")  # that heads share
+        if pooler and f"{pooler[0]}.weight" in tensors and not kinds & POOLED:
             kinds.add("pooling")
         if "spans" in kinds and config.labels() != 2:
             raise config.error("id2label", "must have two entries, for a start and an end; correct it")
@@ -160,13 +163,6 @@ class Bert(Family):
         raise self.cannot(f"its heads are {' and '.join(kinds)}, and no class has these (supported: {choices})")
 
 
-def classes_of(name: str, *heads: str) -> dict[str, set[str]]:
-    """The classes of a type and their heads. `heads` are those of the base class."""
-    kinds = {"MaskedLM": "masked", "SequenceClassification": "classification", "TokenClassification": "tagging"}
-    kinds["QuestionAnswering"] = "spans"
-    return {f"{name}Model": {*heads}} | {f"{name}For{suffix}": {kind} for suffix, kind in kinds.items()}
-
-
 BODY: Names = {ours: found for ours, found in Bert.names.items() if ours.startswith(("embedding", "encoder"))}
 """BERT's embeddings and layers."""
 HEAD_NAMES: Names = {"heads.tagging.output": ("classifier", SAME), "heads.spans.output": ("qa_outputs", SAME)}
@@ -178,17 +174,11 @@ class Roberta(Bert):
 
     model_type = "roberta"
     heads = classes_of("Roberta", "pooling")
-    prefix, pooler = "roberta.", "roberta.pooler.dense"
+    prefix = "roberta."
     head_names = ("lm_head.", "classifier.", "qa_outputs.")
-    masked, output, activation = "lm_head", "lm_head.decoder", None
-    skipped = 2
-    """Rows before the first position: the id of the padding token plus one."""
+    masked, activation = "lm_head", None
     fields = tuple(
-        replace(
-            row, codec=tables.Codec(lambda length: tables.codec_for(512).read(length) - 2, lambda length: length + 2)
-        )
-        if row.ours == "position.length"
-        else row
+        replace(row, codec=BEHIND_PADDING) if row.ours == "position.length" else row
         for row in varied(Bert.fields, vocab_size=50265)
     )
     required: ClassVar = {"position_embedding_type": "absolute", "pad_token_id": 1}
@@ -211,7 +201,7 @@ class MPNet(Roberta):
 
     model_type = "mpnet"
     heads = classes_of("MPNet", "pooling")
-    prefix, pooler, head_dropout = "mpnet.", "mpnet.pooler.dense", ("hidden_dropout_prob", 0.1)
+    prefix, head_dropout = "mpnet.", ("hidden_dropout_prob", 0.1)
     fields = tuple(row for row in varied(Roberta.fields, vocab_size=30527) if row.ours != "segments")
     constants: ClassVar = {**Bert.constants, "segments": 0, "position.relative": {"buckets": 32, "longest": 128}}
     required: ClassVar = {"pad_token_id": 1, "relative_attention_num_buckets": 32}
@@ -228,10 +218,9 @@ class DistilBert(Bert):
 
     model_type = "distilbert"
     heads = classes_of("DistilBert")
-    prefix, pooler, pooled, head_dropout = "distilbert.", None, "relu", ("seq_classif_dropout", 0.2)
+    prefix, pooled, head_dropout = "distilbert.", "relu", ("seq_classif_dropout", 0.2)
     head_names = ("vocab_", "classifier.", "pre_classifier.", "qa_outputs.")
-    masked = output = "vocab_projector"
-    activation = "activation"
+    masked, activation = "vocab_projector", "activation"
     fields = (
         Row("vocabulary", "vocab_size", 30522),
         Row("width", "dim", 768),
@@ -267,11 +256,10 @@ class Electra(Bert):
 
     model_type = "electra"
     heads = classes_of("Electra") | {"ElectraForPreTraining": set[str]()}
-    prefix, pooler, pooled = "electra.", None, "gelu"
+    prefix, pooled = "electra.", "gelu"
     head_names = ("generator_", "discriminator_", "classifier.", "qa_outputs.")
     ignored = (*Bert.ignored, r"^discriminator_predictions\.")
-    masked = output = "generator_lm_head"
-    activation = None
+    masked, activation = "generator_lm_head", None
     fields = varied(Bert.fields, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
     names: ClassVar[Names] = {
         **moved(BODY, "bert.", "electra."),
@@ -295,9 +283,9 @@ class Albert(Bert):
 
     model_type = "albert"
     heads = classes_of("Albert", "pooling")
-    prefix, pooler, head_dropout = "albert.", "albert.pooler", ("classifier_dropout_prob", 0.1)
+    prefix, head_dropout = "albert.", ("classifier_dropout_prob", 0.1)
     head_names = ("predictions.", "classifier.", "qa_outputs.", "sop_classifier.")
-    masked, output = "predictions", "predictions.decoder"
+    masked = "predictions"
     fields = varied(
         Bert.fields,
         vocab_size=30000,
@@ -354,10 +342,9 @@ class ModernBert(Bert):
         "ModernBertForMaskedLM": {"masked"},
         "ModernBertForSequenceClassification": {"classification"},
     }
-    prefix, pooler, pooled, head_dropout = "model.", None, "gelu", ("classifier_dropout", 0.0)
+    prefix, pooled, head_dropout = "model.", "gelu", ("classifier_dropout", 0.0)
     head_names = ("head.", "decoder.", "classifier.")
-    masked = output = "decoder"
-    activation = None
+    masked, activation = "decoder", None
     fields = (
         *varied(tables.USUAL, ("hidden_act",), vocab_size=50368, num_hidden_layers=22, intermediate_size=1152),
         Row("attention.bias", "attention_bias", False),

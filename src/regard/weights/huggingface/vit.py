@@ -10,23 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.models.settings import Classification, Vision
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    USUAL,
-    Codec,
-    Config,
-    Family,
-    Form,
-    Names,
-    Row,
-    TensorMap,
-    equal_parts,
-    leading,
-    moved,
-    under,
-    varied,
-)
+from regard.weights.huggingface import tables
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Form, Names, Row, under, varied
 
 CLASSIFIER = "ViTForImageClassification"
 CLIP_LAYER = "vision_model.encoder.layers.{i}"
@@ -80,28 +65,13 @@ def _add_positions(tensors: dict[str, Tensor], table: str, tokens: str) -> dict[
     return {**tensors, table: positions, tokens: learned}
 
 
-class Vit(Family):
-    """The type of ViT models."""
+class Images(Family):
+    """What all have in common."""
 
-    model_type = "vit"
     settings = Vision
-    architectures: ClassVar[tuple[str, ...]] = ("ViTModel", CLASSIFIER)
-    base = "ViTModel"
-    prefix = "vit."
     head_names: ClassVar[tuple[str, ...]] = ("classifier.",)
-    renamed: ClassVar[tuple[tuple[str, str], ...]] = (
-        (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
-        (r"\.attention\.q_proj\.", ".attention.attention.query."),
-        (r"\.attention\.k_proj\.", ".attention.attention.key."),
-        (r"\.attention\.v_proj\.", ".attention.attention.value."),
-        (r"\.attention\.o_proj\.", ".attention.output.dense."),
-        (r"\.mlp\.fc1\.", ".intermediate.dense."),
-        (r"\.mlp\.fc2\.", ".output.dense."),
-    )
-    from_tensors = frozenset({"heads"})
-
     fields: ClassVar[tuple[Row, ...]] = (
-        *varied(USUAL, ("vocab_size",)),
+        *varied(tables.USUAL, ("vocab_size",)),
         Row("attention.head_size", "head_dim", None),
         Row("attention.bias", "qkv_bias", True),
         Row("attention.dropout", "attention_probs_dropout_prob", 0.0),
@@ -113,9 +83,28 @@ class Vit(Family):
         *SCALING,
     )
     constants: ClassVar = {"attention.output_bias": True, "norm_place": "pre", "position.kind": "learned-2d"}
+
+
+class Vit(Images):
+    """The type of ViT models."""
+
+    model_type = "vit"
+    architectures: ClassVar[tuple[str, ...]] = ("ViTModel", CLASSIFIER)
+    base = "ViTModel"
+    prefix = "vit."
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = (
+        (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
+        (r"\.attention\.q_proj\.", ".attention.attention.query."),
+        (r"\.attention\.k_proj\.", ".attention.attention.key."),
+        (r"\.attention\.v_proj\.", ".attention.attention.value."),
+        (r"\.attention\.o_proj\.", ".attention.output.dense."),
+        (r"\.mlp\.fc1\.", ".intermediate.dense."),
+        (r"\.mlp\.fc2\.", ".output.dense."),
+    )
+    from_tensors = frozenset({"heads"})
     required: ClassVar = {"pooler_act": "tanh"}
     names: ClassVar[Names] = {
-        "embedding.class_token": ("vit.embeddings.cls_token", leading(2)),
+        "embedding.class_token": ("vit.embeddings.cls_token", tables.leading(2)),
         "embedding.position.first": ("vit.embeddings.position_embeddings", POSITIONS),
         "embedding.position.weight": ("vit.embeddings.position_embeddings", POSITIONS),
         "embedding.patches": ("vit.embeddings.patch_embeddings.projection", SAME),
@@ -158,8 +147,8 @@ class Deit(Vit):
     head_names = ("classifier.", "cls_classifier.", "distillation_classifier.")
     constants: ClassVar = {**Vit.constants, "registers": 1}
     names: ClassVar[Names] = {
-        **moved(Vit.names, "vit.", "deit."),
-        "embedding.registers": ("deit.embeddings.distillation_token", leading(1)),
+        **tables.moved(Vit.names, "vit.", "deit."),
+        "embedding.registers": ("deit.embeddings.distillation_token", tables.leading(1)),
         "embedding.position.first": ("deit.embeddings.position_embeddings", _positions(1)),
         "embedding.position.weight": ("deit.embeddings.position_embeddings", _positions(1)),
     }
@@ -189,7 +178,7 @@ def _hidden(size: int, gated: bool) -> int:
     return (size * 2 // 3 + 7) // 8 * 8 if gated else size
 
 
-class Dinov2(Vit):
+class Dinov2(Images):
     """The type of DINOv2 backbones: layer scale, and in the largest a gated feed-forward (SwiGLU)."""
 
     model_type = "dinov2"
@@ -198,16 +187,14 @@ class Dinov2(Vit):
     prefix = "dinov2."
     renamed = Vit.renamed[1:5]
     ignored = (r"embeddings\.mask_token$",)
-    from_tensors = frozenset()
-    required: ClassVar = {}
     fields = (
-        *varied(Vit.fields, ("intermediate_size", "hidden_act"), layer_norm_eps=1e-6),
+        *varied(Images.fields, ("intermediate_size", "hidden_act"), layer_norm_eps=1e-6),
         Row("layer_scale", "layerscale_value", 1.0),
         Row("stochastic_depth", "drop_path_rate", 0.0),
     )
     names: ClassVar[Names] = {
-        **moved(Vit.names, "vit.", "dinov2."),
-        "embedding.registers": ("dinov2.embeddings.register_tokens", leading(1)),
+        **tables.moved(Vit.names, "vit.", "dinov2."),
+        "embedding.registers": ("dinov2.embeddings.register_tokens", tables.leading(1)),
         **under("encoder.{i}.attention_residual", DINO_LAYER, norm="norm1", scale="layer_scale1.lambda1"),
         **under("encoder.{i}.ffn_residual", DINO_LAYER, norm="norm2", scale="layer_scale2.lambda1"),
     }
@@ -216,7 +203,7 @@ class Dinov2(Vit):
         mlp, ours = f"{DINO_LAYER}.mlp", "encoder.{i}.ffn"
         if settings.ffn.kind == "dense":
             return self.names | under(ours, mlp, up="fc1", down="fc2")
-        joined = under(ours, mlp, equal_parts(2), gate="weights_in", up="weights_in")
+        joined = under(ours, mlp, tables.equal_parts(2), gate="weights_in", up="weights_in")
         return self.names | joined | under(ours, mlp, down="weights_out")
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -241,7 +228,7 @@ class Dinov2(Vit):
             raise self.cannot("it has heads, only a backbone without heads is supported")
         return self.base
 
-    def add_ties(self, mapping: TensorMap, settings: Vision, config: Config) -> None:
+    def add_ties(self, mapping: tables.TensorMap, settings: Vision, config: Config) -> None:
         shape = (1, settings.width)
         mapping.fixed = {"dinov2.embeddings.mask_token": (shape, lambda: torch.zeros(shape))}
 
@@ -255,20 +242,17 @@ class Dinov2WithRegisters(Dinov2):
     fields = (*Dinov2.fields, Row("registers", "num_register_tokens", 4))
 
 
-class Clip(Vit):
+class Clip(Images):
     """CLIP's vision tower (Radford et al. 2021). Its output is the class token after the last norm."""
 
     model_type = "clip_vision_model"
     architectures = ("CLIPVisionModel",)
     base = "CLIPVisionModel"
     prefix = "vision_model."
-    renamed = ()
     ignored = (r"position_ids$",)
-    from_tensors = frozenset()
-    required: ClassVar = {}
     fields = (
         *varied(
-            Vit.fields,
+            Images.fields,
             ("qkv_bias", "attention_probs_dropout_prob", "hidden_dropout_prob", "head_dim"),
             hidden_act="quick_gelu",
             layer_norm_eps=1e-5,
@@ -277,7 +261,7 @@ class Clip(Vit):
         Row("attention.dropout", "attention_dropout", 0.0),
     )
     constants: ClassVar = {
-        **Vit.constants,
+        **Images.constants,
         "attention.bias": True,
         "patch_bias": False,
         "embedding_norm": True,
@@ -299,22 +283,13 @@ class Clip(Vit):
         "encoder.norm": ("vision_model.post_layernorm", SAME),
     }
 
-    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        return {}
 
-    def architecture_for(self, settings: Vision) -> str:
-        return self.base
-
-
-class Timm(Vit):
+class Timm(Images):
     """The Vision Transformers of timm. Its config has a name and often no sizes, which follow from the tensors."""
 
     model_type = "timm"
-    prefix = base = ""
-    renamed = ()
     from_tensors = frozenset({"heads"})
-    required: ClassVar = {}
-    constants: ClassVar = {**Vit.constants, "norm.eps": 1e-6, "ffn.activation": "gelu", "dropout": 0.0}
+    constants: ClassVar = {**Images.constants, "norm.eps": 1e-6, "ffn.activation": "gelu", "dropout": 0.0}
     fields = ()
 
     def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -333,12 +308,12 @@ class Timm(Vit):
         block, positions = "blocks.{i}", _positions(settings.registers)
         tokens = "dist_token" if _is_distilled(settings) else "reg_token"
         return {
-            "embedding.class_token": ("cls_token", leading(2)),
-            "embedding.registers": (tokens, leading(1)),
+            "embedding.class_token": ("cls_token", tables.leading(2)),
+            "embedding.registers": (tokens, tables.leading(1)),
             "embedding.position.first": ("pos_embed", positions),
-            "embedding.position.weight": ("pos_embed", positions if settings.class_token else leading(1)),
+            "embedding.position.weight": ("pos_embed", positions if settings.class_token else tables.leading(1)),
             "embedding.patches": ("patch_embed.proj", SAME),
-            **under("encoder.{i}.attention", f"{block}.attn", equal_parts(3), **dict.fromkeys("qkv", "qkv")),
+            **under("encoder.{i}.attention", f"{block}.attn", tables.equal_parts(3), **dict.fromkeys("qkv", "qkv")),
             **under("encoder.{i}.attention", f"{block}.attn", out="proj"),
             **under("encoder.{i}.attention_residual", block, norm="norm1", scale="ls1.gamma"),
             **under("encoder.{i}.ffn", f"{block}.mlp", up="fc1", down="fc2"),
