@@ -75,8 +75,7 @@ class FromFiles(Data):
     """Whether an unusable line is skipped and counted, or stops the run."""
 
     def files(self, split: Split) -> tuple[str, ...]:
-        found: tuple[str, ...] = getattr(self, split)
-        return found
+        return {"train": self.train, "valid": self.valid, "test": self.test}[split]
 
     @property
     def splits(self) -> tuple[Split, ...]:

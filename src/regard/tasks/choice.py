@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -86,15 +85,12 @@ class ChoiceTask(TextTask):
     metric_names = ("loss", "accuracy")
     settings: Choosing
 
-    @cached_property
-    def options_column(self) -> OptionsColumn:
-        return replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
-
     def limit(self, train: Train, data: DataSettings) -> int | None:
         return train.step_tokens  # of all options; `encode` cuts each of them to the model's positions
 
     def columns(self) -> dict[str, Column]:
-        return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}
+        text = replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
+        return {"text": text, "lengths": LengthsColumn(), "label": NumberColumn()}
 
     def encode(self, examples: Sequence[Choice]) -> Mapping[str, Any]:
         rows = [self._rows(example.text, example.options) for example in examples]
