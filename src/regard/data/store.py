@@ -33,7 +33,7 @@ from regard.files import flush_directory, parse_json, write_text
 
 ABOUT = "about.json"
 CACHE_VERSION = 2
-"""Raise it when the same files and settings give other entries of the cache."""
+"""Raise it when the same files and settings give other entries of the cache, or entries of another format."""
 VARIABLE = "REGARD_CACHE"
 REMEDY = "remove it, and it is made again"
 STALE_S = 2 * 24 * 3600.0

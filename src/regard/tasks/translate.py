@@ -141,7 +141,7 @@ class TranslateTask(Task):
         if consistency is None or not model.training:
             logits = model(source.tokens, target.tokens, source.layout, target.layout)
             return cross_entropy(logits, labels, smoothing, model.training)
-        source, target = source.twice(), target.twice()
+        source, target = source.twice(), target.twice()  # both passes in one
         seen = (_half_seen(source.tokens, consistency.cut), _half_seen(target.tokens, consistency.cut))
         logits, others = model(source.tokens, target.tokens, source.layout, target.layout, seen).chunk(2)
         loss = cross_entropy(logits, labels, smoothing, training=True)
