@@ -60,7 +60,7 @@ def read(settings: DataSettings, block: int = readers.BLOCK) -> list[object]:
     with patch.object(readers, "BLOCK", block):
         source = Source(settings, "train")
         found: list[object] = list(source)
-    assert source.problems.total == 0
+    assert not source.problems
     return found
 
 

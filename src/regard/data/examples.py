@@ -171,10 +171,6 @@ class Tally(dict[str, dict[str, Any]]):
         if len(found["first"]) < SHOWN:
             found["first"].append(example)
 
-    @property
-    def total(self) -> int:
-        return sum(found["count"] for found in self.values())
-
     def text(self) -> str:
         """One line for each reason; empty if nothing was counted."""
         return "\n".join(

@@ -146,25 +146,24 @@ class Loader:
 
     def steps(self, start: StepPosition = StepPosition()) -> Steps:  # noqa: B008  # frozen
         """Steps without end, from a position on."""
-        return self._steps(self._planner(self.seed), start, once=False)
+        return self._steps(self._planner(self.seed), start)
 
     def once(self, stride: int = 1) -> Steps:
         """Every example once, always in the same order and with the same random choices: for evaluation.
 
         With a stride of n, only every n-th step.
         """
-        return self._steps(self._planner(None), StepPosition(), once=True, stride=stride)
+        return self._steps(self._planner(None), StepPosition(), stride)
 
     @property
     def tokens(self) -> float:
         """Tokens of all examples on the last side."""
         return self.examples.lengths.means[-1] * len(self.examples.lengths)
 
-    def _steps(self, planner: Planner, start: StepPosition, once: bool, stride: int = 1) -> Steps:
+    def _steps(self, planner: Planner, start: StepPosition, stride: int = 1) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
-        pools = _pools(planner, start, once)
-        with in_workers(planner.steps, pools, min(1, self.workers)) as planned:
-            wanted = islice(_jobs(planner, planned, start, 0 if once else self.seed), 0, None, stride)
+        with in_workers(planner.steps, _pools(planner, start), min(1, self.workers)) as planned:
+            wanted = islice(_jobs(planner, planned, start), 0, None, stride)
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(wanted)], wanted)
             with in_workers(self._collated, jobs, self.workers, self.pin) as made:
@@ -195,18 +194,17 @@ class _Computed(Dataset[T]):
         return self._function(*arguments)
 
 
-def _pools(planner: Planner, start: StepPosition, once: bool) -> Iterator[tuple[int, int]]:
+def _pools(planner: Planner, start: StepPosition) -> Iterator[tuple[int, int]]:
+    """The numbers of epochs and of pools in them, from a position on; without a seed, those of one epoch."""
     epoch, pool = start.epoch, start.pool
     while True:
         yield epoch, pool
         epoch, pool = (epoch, pool + 1) if pool + 1 < planner.pools else (epoch + 1, 0)
-        if once and epoch > start.epoch:
+        if planner.seed is None and epoch > start.epoch:
             return
 
 
-def _jobs(
-    planner: Planner, planned: Iterable[list[Group]], start: StepPosition, seed: int
-) -> Iterator[tuple[Any, ...]]:
+def _jobs(planner: Planner, planned: Iterable[list[Group]], start: StepPosition) -> Iterator[tuple[Any, ...]]:
     """The arguments of `Loader._collated` for each step."""
     position = start
     for groups in planned:
@@ -222,7 +220,7 @@ def _jobs(
             seen += len(groups[number].examples)
             following = StepPosition(epoch, pool, number + 1) if number + 1 < len(groups) else after
             epochs = epoch + seen / len(planner.lengths)
-            yield groups[number], Draw(seed, epoch), position, following, epochs
+            yield groups[number], Draw(planner.seed or 0, epoch), position, following, epochs
             position = following
 
 

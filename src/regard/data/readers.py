@@ -25,7 +25,7 @@ from regard.data import settings as kinds
 from regard.data.examples import Answer, Chat, Choice, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
 from regard.errors import DataError
 from regard.files import parse_json
-from regard.settings import did_you_mean
+from regard.settings import Settings, did_you_mean
 
 E = TypeVar("E", bound=Example)
 Found: TypeAlias = Iterator[Located[E | Problem]]
@@ -361,9 +361,7 @@ def read_chats(settings: kinds.Chats, file: str) -> Found[Chat]:
     return read_records(settings, file, ["messages"], make)
 
 
-def read_records(
-    settings: kinds.TableFile | kinds.JsonLines, file: str, names: Sequence[str], make: Callable[..., E | Problem]
-) -> Found[E]:
+def read_records(settings: Settings, file: str, names: Sequence[str], make: Callable[..., E | Problem]) -> Found[E]:
     """Yields an example from the columns of each row, or the keys of each JSON object, that these settings name."""
     columns = [getattr(settings, name) for name in names]
     rows = _rows(settings, file, names, columns) if isinstance(settings, kinds.TableFile) else None

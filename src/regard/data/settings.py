@@ -75,8 +75,7 @@ class FromFiles(Data):
     """Whether an unusable line is skipped and counted, or stops the run."""
 
     def files(self, split: Split) -> tuple[str, ...]:
-        found: tuple[str, ...] = getattr(self, split)
-        return found
+        return {"train": self.train, "valid": self.valid, "test": self.test}[split]
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -240,11 +239,7 @@ class ParallelCsv(PairTable, CsvFile):
     kind: Literal["parallel-csv"] = "parallel-csv"
 
 
-class JsonLines(Settings):
-    """Settings of files with a JSON object on each line."""
-
-
-class ParallelJsonl(PairsFromFiles, JsonLines):
+class ParallelJsonl(PairsFromFiles):
     """Two keys of a file with a JSON object on each line."""
 
     kind: Literal["parallel-jsonl"] = "parallel-jsonl"
@@ -277,7 +272,7 @@ class RawText(RawTexts, FromFiles):
         return self
 
 
-class RawJsonl(RawTexts, FromFiles, JsonLines):
+class RawJsonl(RawTexts, FromFiles):
     """A document in each JSON object of a file with one object on each line."""
 
     kind: Literal["text-jsonl"] = "text-jsonl"
@@ -318,7 +313,7 @@ class LabelledCsv(LabelledTable, CsvFile):
     kind: Literal["labelled-csv"] = "labelled-csv"
 
 
-class LabelledJsonl(LabelledTexts, JsonLines):
+class LabelledJsonl(LabelledTexts):
     """Keys of a file with a JSON object on each line."""
 
     kind: Literal["labelled-jsonl"] = "labelled-jsonl"
@@ -367,7 +362,7 @@ class Squad(Texts, FromFiles):
     """What to do with a context over `longest`; split: overlapping parts are read one after another."""
 
 
-class Choices(Texts, FromFiles, JsonLines):
+class Choices(Texts, FromFiles):
     """Texts with several options, one of them right, in a file with a JSON object on each line. An example is skipped
     if its options have more than `longest` tokens together."""
 
@@ -381,7 +376,7 @@ class Choices(Texts, FromFiles, JsonLines):
     """Key of the index of the right option, counted from 0."""
 
 
-class Chats(Texts, FromFiles, JsonLines):
+class Chats(Texts, FromFiles):
     """Conversations in a file with a JSON object on each line."""
 
     kind: Literal["chat"] = "chat"

@@ -31,12 +31,11 @@ from numpy.typing import NDArray
 from regard.errors import DataError
 from regard.files import flush_directory, parse_json, write_text
 
-VERSION = 3
-"""Of the format of a store."""
 ABOUT = "about.json"
 CACHE_VERSION = 2
-"""Raise it when the same files and settings give other entries of the cache."""
+"""Raise it when the same files and settings give other entries of the cache, or entries of another format."""
 VARIABLE = "REGARD_CACHE"
+REMEDY = "remove it, and it is made again"
 STALE_S = 2 * 24 * 3600.0
 """Age after which an unfinished entry of the cache is taken for the leftover of a dead process."""
 
@@ -120,22 +119,18 @@ class Store:
         self.remade = ""
         """Why the store was made again, if it was."""
         self.size: int = self.about["examples"]
-        self._columns: dict[str, tuple[NDArray[Any], Integers]] = {}
-        for name, dtype in self.about["columns"].items():
-            values = _map(directory / f"{name}.values", np.dtype(dtype))
-            offsets = _map(directory / f"{name}.offsets", np.dtype(np.int64))
-            if len(offsets) != self.size + 1 or len(values) != offsets[-1]:
-                raise _damaged(directory, f"{name} is cut off")
-            self._columns[name] = values, offsets
+        self._columns: dict[str, tuple[NDArray[Any], Integers]] = {
+            name: (_map(directory / f"{name}.values", dtype), _map(directory / f"{name}.offsets", "int64"))
+            for name, dtype in self.about["columns"].items()
+        }
 
     @classmethod
     def checked(cls, directory: Path) -> Store:
         """The store, after every byte of it was compared with its checksums."""
-        store = cls(directory)
-        for name, expected in store.about["checksums"].items():
-            if _checksum(directory / name) != expected:
-                raise _damaged(directory, f"the checksum of {name} differs")
-        return store
+        for name, expected in _read_about(directory)["checksums"].items():
+            if not (directory / name).is_file() or _checksum(directory / name) != expected:
+                raise DataError(f"{directory} is damaged: {name} is missing or has another checksum; {REMEDY}")
+        return cls(directory)
 
     def __len__(self) -> int:
         return self.size
@@ -201,7 +196,7 @@ class StoreWriter:
             os.fsync(file.fileno())
             file.close()
         columns = {name: dtype.name for name, dtype in self.dtypes.items()}
-        content = {**(about or {}), "version": VERSION, "columns": columns, "examples": self.size}
+        content = {**(about or {}), "columns": columns, "examples": self.size}
         content["checksums"] = {Path(file.name).name: _checksum(Path(file.name)) for file in self._files}
         content = json.loads(json.dumps(content))
         content["checksum"] = _about_checksum(content)
@@ -217,29 +212,19 @@ class StoreWriter:
 def _read_about(directory: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = parse_json((directory / ABOUT).read_text(encoding="utf-8"))
-        version = about["version"]
-        intact = version != VERSION or about.pop("checksum") == _about_checksum(about)
+        if about.pop("checksum") != _about_checksum(about):
+            raise ValueError
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise DataError(f"{directory} is not a complete store; remove it, and it is made again") from None
-    if version != VERSION:
-        raise DataError(f"{directory} has format {version}, expected {VERSION}; remove it, and it is made again")
-    if not intact:
-        raise _damaged(directory, f"the checksum of {ABOUT} differs")
+        raise DataError(f"{directory} is not a complete store; {REMEDY}") from None
     return about
-
-
-def _damaged(directory: Path, reason: str) -> DataError:
-    return DataError(f"{directory} is damaged: {reason}; remove it, and it is made again")
 
 
 def _about_checksum(about: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if not path.is_file():
-        raise DataError(f"{path} is missing; remove its directory, and it is made again")
-    count = path.stat().st_size // dtype.itemsize
+def _map(path: Path, dtype: str) -> NDArray[Any]:
+    count = path.stat().st_size // np.dtype(dtype).itemsize
     # An empty file cannot be mapped. A plain array view of the map is faster to index.
     return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,))) if count else np.empty(0, dtype)
 

@@ -114,15 +114,10 @@ class AnswerTask(TextTask):
         contexts = tokenizer.encode_batch([example.context for example in examples], framed=False)
         for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
             lead = [*question[: settings.question], *column.between]
-            room = settings.context - len(lead) - column.added
-            start = 0
-            while True:
+            first, room = int(column.first is not None) + len(lead), settings.context - len(lead) - column.added
+            for start in range(0, max(len(context.ids) - settings.stride, 1), room - settings.stride):
                 end = start + room
-                first = int(column.first is not None) + len(lead)
                 yield Window(number, [*lead, *context.ids[start:end]], first, context.offsets[start:end])
-                if end >= len(context.ids):
-                    break
-                start = end - settings.stride
 
     def fit(self) -> ModelSettings:
         model, self.head = with_head(self.model, Spans, "answer", {})

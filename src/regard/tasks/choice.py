@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -39,15 +38,14 @@ class Choosing(TaskSettings):
 @dataclass(frozen=True)
 class OptionsColumn(PairColumn):
     """All options of an example, one after the other, each with its text and special tokens before it. In a batch each
-    option is a sequence: those of example i are the sequences i · options to (i + 1) · options − 1."""
-
-    lengths: str = "lengths"
-    """The column with the tokens of each option."""
+    option is a sequence: those of example i are the sequences i · options to (i + 1) · options − 1. The column
+    `lengths` has the tokens of each option."""
 
     def collate(self, selected: Selection, batch: Batch) -> None:
         store, grid = selected.store, selected.grid
-        options = len(store.values(self.lengths)) // len(store)
-        parts = store.values(self.lengths).reshape(-1, options)[selected.examples].astype(np.int64)
+        stored = store.values("lengths")
+        options = len(stored) // len(store)
+        parts = stored.reshape(-1, options)[selected.examples].astype(np.int64)
         lengths = np.zeros((grid.layout.count, options), np.int64)
         if isinstance(grid.layout, Packed):
             lengths[:, 0] = np.diff(grid.layout.offsets_S1.numpy())
@@ -86,15 +84,12 @@ class ChoiceTask(TextTask):
     metric_names = ("loss", "accuracy")
     settings: Choosing
 
-    @cached_property
-    def options_column(self) -> OptionsColumn:
-        return replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
-
     def limit(self, train: Train, data: DataSettings) -> int | None:
         return train.step_tokens  # of all options; `encode` cuts each of them to the model's positions
 
     def columns(self) -> dict[str, Column]:
-        return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}
+        text = replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
+        return {"text": text, "lengths": LengthsColumn(), "label": NumberColumn()}
 
     def encode(self, examples: Sequence[Choice]) -> Mapping[str, Any]:
         rows = [self._rows(example.text, example.options) for example in examples]
@@ -134,7 +129,6 @@ class ChoiceTask(TextTask):
                 raise InputError(f"inputs[{number}] needs a text and two options or more, with tabs between them")
             shares = torch.cat(self.outputs(model, self._rows(text, options))).softmax(0)
             best = int(shares.argmax())
-            found.append(
-                {"option": best, "text": options[best], "probabilities": [round(share, 6) for share in shares.tolist()]}
-            )
+            probabilities = [round(share, 6) for share in shares.tolist()]
+            found.append({"option": best, "text": options[best], "probabilities": probabilities})
         return found

@@ -77,7 +77,6 @@ class Image(SmoothedSettings):
 class ImageTask(Task):
     """Images of one size, and one class for each."""
 
-    kind = "image"
     settings_type = Image
     family = get_args(AnyVision)
     example = Picture

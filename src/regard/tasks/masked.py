@@ -203,9 +203,8 @@ class MaskedTask(RawTextTask):
         if not model.training:
             guessed = (scores > 0) & real
             sums |= {"found": (wrong & guessed).sum(), "guessed": guessed.sum(), "wrong": wrong.sum()}
-        return hidden, Loss(
-            loss.total + self.settings.detection * detection * loss.weight, loss.weight, {**loss.sums, **sums}
-        )
+        total = loss.total + self.settings.detection * detection * loss.weight
+        return hidden, Loss(total, loss.weight, {**loss.sums, **sums})
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         found = super().metrics(total, weight, sums)

@@ -56,22 +56,6 @@ class TrainingData:
     train: Train
     device: torch.device
 
-    def loader(self, split: Split, share: Share) -> Loader:
-        on_gpu = self.device.type == "cuda"
-        workers = self.train.workers
-        if workers is None:
-            workers = GPU_WORKERS if on_gpu else 0
-        examples, train = self.examples[split], self.train
-        lengths = examples.lengths
-        plan: Plan
-        if not train.packs(self.device.type):
-            plan = PaddedPlan(train.step_tokens, train.examples, multiple=8 if on_gpu else 1)
-        elif lengths.uniform:
-            plan = PackedPlan.alike(train.step_tokens, lengths.longest[0], train.examples)
-        else:
-            plan = PackedPlan.for_lengths(lengths, train.step_tokens, train.row, train.examples)
-        return Loader(examples, plan, train.seed, share, workers if split == "train" else 0, pin=on_gpu)
-
     @property
     def fingerprints(self) -> dict[str, str]:
         """The names of the prepared splits in the cache. Their content decides them."""
@@ -205,11 +189,11 @@ class Task:
         return self.model
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """The loss of one batch, as sums."""
+        """The loss of one batch, as sums. It is compiled and distributed together with the model."""
         raise NotImplementedError
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        """The metrics from the sums of `Loss` over all batches."""
+        """The metrics from the sums of `Loss` over all batches. `loss` is one of them; lower is better for it."""
         return cross_entropy_metrics(total, weight, sums)
 
     def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
@@ -237,11 +221,22 @@ class Task:
         return hasattr(self, "data") and split in self.data.examples
 
     def batches(self, split: Split, share: Share) -> Loader:
-        return self.data.loader(split, share)
+        """The loader of a split; `share` is this process's part of each step, and the most tokens at once."""
+        examples, train = self.data.examples[split], self.data.train
+        lengths, on_gpu = examples.lengths, self.data.device.type == "cuda"
+        plan: Plan
+        if not train.packs(self.data.device.type):
+            plan = PaddedPlan(train.step_tokens, train.examples, multiple=8 if on_gpu else 1)
+        elif lengths.uniform:
+            plan = PackedPlan.alike(train.step_tokens, lengths.longest[0], train.examples)
+        else:
+            plan = PackedPlan.for_lengths(lengths, train.step_tokens, train.row, train.examples)
+        workers = (GPU_WORKERS if on_gpu else 0) if train.workers is None else train.workers
+        return Loader(examples, plan, train.seed, share, workers if split == "train" else 0, pin=on_gpu)
 
     @property
     def source_ratio(self) -> float:
-        """Source tokens per target token; 0 if examples have one side."""
+        """Source tokens per target token, for FLOPs; 0 if examples have one side."""
         means = self.data.examples["train"].lengths.means
         return means[0] / max(means[-1], 1e-9) if len(means) > 1 else 0.0
 

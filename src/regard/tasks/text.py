@@ -48,9 +48,8 @@ class TextTask(Task):
         """The column of one text, or of two, with the special tokens of the tokenizer's template."""
         tokenizer = self.tokenizers.source
         before, between, after = tokenizer.frame
-        return replace(
-            PairColumn.for_tokenizer(tokenizer, before[0] if before else None, after[-1]), between=tuple(between)
-        )
+        first = before[0] if before else None
+        return replace(PairColumn.for_tokenizer(tokenizer, first, after[-1]), between=tuple(between))
 
     def head_pooling(self) -> str:
         if self.pooling is not None:

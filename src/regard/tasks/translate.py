@@ -137,11 +137,13 @@ class TranslateTask(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, EncoderDecoder)
         consistency, smoothing, labels = self.settings.consistency, self.settings.smoothing, batch.values["target.next"]
+        source, target = batch.sequences["source"], batch.sequences["target"]
         if consistency is None or not model.training:
-            source, target = batch.sequences["source"], batch.sequences["target"]
             logits = model(source.tokens, target.tokens, source.layout, target.layout)
             return cross_entropy(logits, labels, smoothing, model.training)
-        logits, others = _logits_twice(model, batch, consistency.cut)
+        source, target = source.twice(), target.twice()  # both passes in one
+        seen = (_half_seen(source.tokens, consistency.cut), _half_seen(target.tokens, consistency.cut))
+        logits, others = model(source.tokens, target.tokens, source.layout, target.layout, seen).chunk(2)
         loss = cross_entropy(logits, labels, smoothing, training=True)
         return Loss(loss.total + consistency.weight * divergence(logits, others, labels), loss.weight, loss.sums)
 
@@ -180,17 +182,8 @@ class TranslateTask(Task):
         return [inputs[number] for number in fits], [pairs[number].target for number in fits]
 
 
-def _logits_twice(model: EncoderDecoder, batch: Batch, cut: float) -> tuple[Tensor, Tensor]:
-    """Logits of the batch, and again with each token hidden with probability `cut`; both in one pass."""
-    source, target = batch.sequences["source"].twice(), batch.sequences["target"].twice()
-    seen = (_half_seen(source.tokens, cut), _half_seen(target.tokens, cut))
-    logits: Tensor = model(source.tokens, target.tokens, source.layout, target.layout, seen)
-    first, second = logits.chunk(2)
-    return first, second
-
-
 def _half_seen(tokens: Tensor, cut: float) -> Tensor:
-    """True in the first half, and random in the second."""
+    """True in the first half; in the second, false with probability `cut`."""
     half = tokens.shape[0] // 2
     seen = torch.rand(tokens.shape, device=tokens.device) >= cut
     return torch.cat([torch.ones_like(seen[:half]), seen[half:]])

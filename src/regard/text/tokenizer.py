@@ -129,9 +129,8 @@ class Tokenizer:
         """
         check_texts([text] if pair is None else [text, pair])
         with edge("encode this text"):
-            return self._clipped(
-                (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
-            )
+            inner = self._reading if special else self._inner
+            return self._clipped(inner.encode(text, pair, add_special_tokens=framed))
 
     def encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[tokenizers.Encoding]:
         """As `encode`, for many texts, on all cores."""

@@ -177,7 +177,6 @@ class Trainer:
 
     def run(self) -> Trained:
         """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
-        schedules.require_budget(self.train)
         with Interrupt() as self._interrupt, self.reporter.clock(self.state):
             if self.train.minutes is None and not self.state.planned:
                 self._plan(*self._budget_steps())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -78,18 +78,14 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_deca
             parts.append(Muon(groups(plain, optimizer.rate, optimizer.decay), momentum=optimizer.momentum))
     other = optimizer.rest if isinstance(optimizer, settings.Muon) else optimizer
     rate = other.rate or settings.USUAL_RATE
-    parts.append(_torch_optimizer(other, rate, [*groups(matrices, rate, other.decay), *groups(rest, rate, 0.0)]))
+    entries = [*groups(matrices, rate, other.decay), *groups(rest, rate, 0.0)]
+    if isinstance(other, settings.Sgd):
+        parts.append(torch.optim.SGD(entries, lr=rate, momentum=other.momentum))
+    else:
+        kind = torch.optim.AdamW if isinstance(other, settings.AdamW) else torch.optim.Adam
+        # The fused kernels are faster on a CPU, too.
+        parts.append(kind(entries, lr=rate, betas=(other.beta1, other.beta2), eps=other.eps, fused=True))
     return Optimizers(parts, names)
-
-
-def _torch_optimizer(
-    optimizer: settings.AdamW | settings.Adam | settings.Sgd, rate: float, entries: list[dict[str, Any]]
-) -> Optimizer:
-    if isinstance(optimizer, settings.Sgd):
-        return torch.optim.SGD(entries, lr=rate, momentum=optimizer.momentum)
-    kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
-    # The fused kernels are faster on a CPU, too.
-    return kind(entries, lr=rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=True)
 
 
 class Optimizers:
@@ -227,15 +223,11 @@ class Ema:
 
         Values are exchanged and tensors stay, so compiled and recorded computations stay valid.
         """
-        swapped: list[str] = []
-        try:
+        with ExitStack() as swapped:  # memory can run out in between: then the model is no mixture
             for name in self._parameters:
                 self._swap(name)
-                swapped.append(name)
+                swapped.callback(self._swap, name)
             yield
-        finally:  # also if memory runs out in between, so that the model is not a mixture
-            for name in swapped:
-                self._swap(name)
 
     def _swap(self, name: str) -> None:
         parameter, average = self._parameters[name], self._averages[name]

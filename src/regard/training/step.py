@@ -40,26 +40,15 @@ class Loss(NamedTuple):
 
 
 class Trainable(Protocol):
-    """What training needs of a task. `regard.tasks.task.Task` implements it for all kinds of tasks."""
+    """What training needs of a task. `regard.tasks.task.Task` implements and describes it."""
 
     @property
-    def source_ratio(self) -> float:
-        """Source tokens per predicted token, for FLOPs; 0 if examples have no source side."""
-
-    def has(self, split: Split) -> bool:
-        """Whether there is data for a split."""
-
-    def batches(self, split: Split, share: Share) -> Loader:
-        """The loader of a split; `share` is this process's part of each step, and the most tokens at once."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """The loss of one batch. It is compiled and distributed together with the model."""
-
-    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a split from the sums over its batches. `loss` is one of them; lower is better for it."""
-
-    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
-        """Further metrics that are not sums over batches, such as BLEU, on every `stride`-th example of a split."""
+    def source_ratio(self) -> float: ...
+    def has(self, split: Split) -> bool: ...
+    def batches(self, split: Split, share: Share) -> Loader: ...
+    def loss(self, model: nn.Module, batch: Any) -> Loss: ...
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]: ...
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_only_training_is_filtered() -> None:
     assert len(list(train)) == 2
     assert len(list(valid)) == 4
     assert train.removed.text() == "2 × is a duplicate: b.tsv, line 1 (c | C); b.tsv, line 2 (a | A)"
-    assert valid.removed.total == 0
+    assert not valid.removed
 
 
 def test_errors() -> None:
