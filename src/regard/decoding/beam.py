@@ -164,7 +164,7 @@ class BeamSearch:
         """Feeds the chosen tokens to the model and stores the next scores."""
         self.state.select(rows_BK.flatten(), kept_B)
         scores_NV = self.state.step(self.tokens_BK.flatten())
-        if self.state.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
+        if self.state.cache.fixed and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
         else:  # on a CPU, copying all scores would cost as much as some steps
             self.scores_NV = scores_NV

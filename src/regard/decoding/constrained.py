@@ -81,12 +81,9 @@ def _occurs(word: Word, tokens: Word) -> bool:
 
 def nexts(tokens: Word, words: Sequence[Word]) -> set[int]:
     """The tokens that begin a missing word or continue one that has begun."""
-    wanted = set()
-    for word in words:
-        if not _occurs(word, tokens):
-            sizes = [size for size in range(len(word)) if size == 0 or tokens[-size:] == word[:size]]
-            wanted |= {word[size] for size in sizes}
-    return wanted
+    missing = [word for word in words if not _occurs(word, tokens)]
+    begun = [(word, size) for word in missing for size in range(len(word)) if size == 0 or tokens[-size:] == word[:size]]
+    return {word[size] for word, size in begun}
 
 
 def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -> list[Hypothesis]:

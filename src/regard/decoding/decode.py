@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -79,7 +78,7 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
     # Kernels and graphs are created on the current device, not on that of the tensors.
-    with torch.cuda.device(model.device) if model.device.type == "cuda" else contextlib.nullcontext():
+    with torch.cuda.device_of(model.weight):
         if model.paths.replay and max(job.longest for job in jobs) >= SHORTEST_REPLAY:
             from regard.decoding.fast import graphs
 
