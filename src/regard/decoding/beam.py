@@ -22,7 +22,7 @@ from torch.nn import functional
 from regard.decoding.fast import Continuations, best_continuations
 from regard.decoding.model import CHECK_EVERY, SHAPES, SearchModel, up_to, wide
 from regard.decoding.rules import NEVER, RuleBook
-from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules
 
 KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
 """Finished inputs are dropped once at most this share is left: moving the others has a cost."""
@@ -273,7 +273,7 @@ class BeamSearch:
         lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., BeamField.ENDED] > 0))
         for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
-                hypothesis(tokens[:count], score, chances, ended)
+                Hypothesis.of(tokens[:count], score, chances, ended)
                 for tokens, chances, count, score, ended in zip(*each, strict=True)
                 if score > NEVER
             ]

@@ -16,7 +16,7 @@ import torch
 
 from regard.decoding.model import SearchModel
 from regard.decoding.rules import NEVER, RuleBook
-from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules
 from regard.errors import InputError
 
 Word = tuple[int, ...]
@@ -81,9 +81,11 @@ def _occurs(word: Word, tokens: Word) -> bool:
 
 def nexts(tokens: Word, words: Sequence[Word]) -> set[int]:
     """The tokens that begin a missing word or continue one that has begun."""
-    missing = [word for word in words if not _occurs(word, tokens)]
-    begun = [(word, size) for word in missing for size in range(len(word)) if size == 0 or tokens[-size:] == word[:size]]
-    return {word[size] for word, size in begun}
+    wanted = set()
+    for word in words:
+        if not _occurs(word, tokens):
+            wanted |= {word[size] for size in range(len(word)) if tokens[len(tokens) - size :] == word[:size]}
+    return wanted
 
 
 def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -> list[Hypothesis]:
@@ -117,7 +119,7 @@ def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -
         scores_NV = state.step(torch.tensor([path.tokens[-1] for path in going], device=model.device))
         paths = going
     found = [
-        hypothesis(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end)
+        Hypothesis.of(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end)
         for score, path in pool[: beam.nbest]
     ]
     return found or [Hypothesis([], NEVER, [], False)]
