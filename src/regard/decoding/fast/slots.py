@@ -92,9 +92,9 @@ class SlotMemory:
         self.kernels: Any = None
         """The choice by Triton kernels."""
         if triton_works(device.type):
-            from regard.decoding.fast import triton_decoder, triton_draw
+            from regard.decoding.fast import triton_choice, triton_decoder
 
-            self.kernels = triton_draw
+            self.kernels = triton_choice
             self.fused = triton_decoder.DecoderStep(network, self.cache) if triton_decoder.reads(network) else None
 
     @property
