@@ -52,6 +52,8 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+LARGEST = ("words", "heads", "walk")
+"""Views with many answers, which come after those of others."""
 Theme: TypeAlias = Literal["system", "light", "dark"]
 HEIGHTS = (100, 10_000)
 ROOM = 16 * 2**20
@@ -179,10 +181,9 @@ def page_file(
     lengths = {stack: len(side.tokens) for stack, side in run.sides.items()}
     cells = sum(each.layers * each.heads * lengths[each.stack] * lengths[each.keys] for each in study.attentions)
     packing = _Packing(room, 4 * cells <= EXACT_BYTES)
-    asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
-    for first in (True, False):
-        for name in sorted(asked, key=["words", "heads", "walk"].count):  # the largest come last
-            packing.add(name, [each for each in asked[name] if each.first is first], first)
+    asked = [("run", _run_answer(page)), *((name, each) for name, view in known.items() for each in view.stored(page))]
+    for name, stored in sorted(asked, key=lambda pair: (not pair[1].first, pair[0] in LARGEST)):
+        packing.add(name, stored)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
     data = {
@@ -264,34 +265,35 @@ class _Packing:
         self.shared: dict[str, int] = {}
         """Tensors inside answers, each once: the heads of a layer share most of a walk."""
 
-    def add(self, view: str, wanted: Sequence[StoredAnswer], required: bool) -> None:
-        """Adds answers while there is room. Without the required ones, the view cannot be shown."""
-        for stored in wanted:
-            key = f"{stored.path} {stored.request.model_dump_json()}"
-            if key in self._held:  # several views may ask the same
-                continue
-            before = len(self.shared)
-            packed = {} if view in self.left else self._packed(stored)
-            new = list(self.shared)[before:]
-            size = len(packed.get("packed", "")) + sum(map(len, new))
-            full = view in self.left or size > self.room
-            if full and required:
-                raise InputError(
-                    f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
-                    "shorter text or fewer views, or use the server"
-                )
-            if full:
-                for data in new:
-                    del self.shared[data]
-                self.left[view] = self.left.get(view, 0) + 1
-                continue
-            self.room -= size
-            self.answers.append(packed)
-            self._held.add(key)
-            fields = type(stored.request).model_fields.items()
-            self.defaults[stored.path] = {
-                name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
-            }
+    def add(self, view: str, stored: StoredAnswer) -> None:
+        """Adds an answer of a view, unless it or an earlier one has no room. The first ones must have room."""
+        key = f"{stored.path} {stored.request.model_dump_json()}"
+        if key in self._held:  # several views may ask the same
+            return
+        if view in self.left:
+            self.left[view] += 1
+            return
+        before = len(self.shared)
+        packed = self._packed(stored)
+        new = list(self.shared)[before:]
+        size = len(packed["packed"]) + sum(map(len, new))
+        if size > self.room and stored.first:
+            raise InputError(
+                f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
+                "shorter text or fewer views, or use the server"
+            )
+        if size > self.room:
+            self.left[view] = 1
+            for data in new:
+                del self.shared[data]
+            return
+        self.room -= size
+        self.answers.append(packed)
+        self._held.add(key)
+        fields = type(stored.request).model_fields.items()
+        self.defaults[stored.path] = {
+            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+        }
 
     def _packed(self, stored: StoredAnswer) -> dict[str, Any]:
         made: dict[str, Any] = {"path": stored.path, "asked": stored.request.model_dump()}
