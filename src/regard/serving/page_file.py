@@ -13,7 +13,7 @@ import re
 import tomllib
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
@@ -61,14 +61,17 @@ ROOM = 16 * 2**20
 _IMPORT = re.compile(r'(from|import\()(\s*)"((?:\.\.?/)+)([^"]+)"')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PageFile:
-    """A page in a file."""
+    """A page in a file, and how a notebook shows it."""
 
     html: str
     views: list[str]
     left: dict[str, int]
     """For each view, the number of answers that did not fit."""
+    title: str
+    height: int = 720
+    """Of the frame in a notebook, in pixels."""
 
     def save(self, path: str | Path) -> None:
         """Writes the page to a file that a browser can open."""
@@ -76,14 +79,6 @@ class PageFile:
             write_text(Path(path), self.html)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
-
-
-@dataclass(frozen=True, repr=False)
-class Shown(PageFile):
-    """Views of a model, as a notebook shows them."""
-
-    title: str
-    height: int
 
     def _repr_html_(self) -> str:
         """A sandboxed frame: it cannot reach other frames, the notebook or its cookies."""
@@ -186,16 +181,16 @@ def page_file(
         packing.add(name, stored)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
+    name = PurePath(model["name"]).name  # the path of a model on this machine is private
     data = {
-        # The path of a model on this machine is private.
-        "about": model | {"views": shown, "name": PurePath(model["name"]).name},
+        "about": model | {"views": shown, "name": name},
         "state": state,
         "answers": packing.answers,
         "defaults": packing.defaults,
         "shared": list(packing.shared),
         "rounded": 0 if packing.exact else STEP / 2,
     }
-    return PageFile(_assembled(data, theme), shown, packing.left)
+    return PageFile(_assembled(data, theme), shown, packing.left, f"{name}, {', '.join(shown)}")
 
 
 def show(
@@ -204,9 +199,9 @@ def show(
     view: str | Sequence[str] = "heads",
     *,
     at: str = "",
-    height: int = 720,
+    height: int = PageFile.height,
     theme: Theme = "system",
-) -> Shown:
+) -> PageFile:
     """Shows one or several views of an input in a notebook; the first view is open.
 
     `model` is a name, a directory, or a model that is loaded already: the result of `regard.load`, or a `Study`. `at`
@@ -220,9 +215,7 @@ def show(
     study = model if isinstance(model, Study) else Study(model if isinstance(model, Loaded) else load(model))
     run = study.run(Input(given) if isinstance(given, str) else given)
     views = [view] if isinstance(view, str) else list(view)
-    page = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
-    title = f"{Path(study.loaded.name).name}, {', '.join(page.views)}"
-    return Shown(page.html, page.views, page.left, title, height)
+    return replace(page_file(study, run, views, at, None if theme == "system" else theme, ROOM), height=height)
 
 
 def location_state(study: Study, at: str) -> dict[str, str]:

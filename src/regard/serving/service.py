@@ -201,12 +201,7 @@ class Common:
         return found
 
     def stream(
-        self,
-        contents: Sequence[Any],
-        sizes: Sequence[int],
-        asked: ServiceRequest,
-        request: Request,
-        writer: Writer,
+        self, contents: Sequence[Any], sizes: Sequence[int], asked: ServiceRequest, request: Request, writer: Writer
     ) -> AsyncIterator[tuple[int, Any]]:
         """The pieces of streams that a writer writes, each with the index of its stream. Raises their errors."""
         received: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
