@@ -352,8 +352,8 @@ class Continuation:
         fast = [row for row in self.rows if self.slots is not None and self.slots.fits(row.prompt)]
         found: list[tuple[TextRow, list[Written]]] = []
         if self.slots is not None:
-            # Kernels and graphs are created on the current device, not on that of the tensors.
-            with torch.cuda.device_of(self.model.weight):
+            # Kernels and graphs are created on the current device, not on that of the tensors (on a CPU: no effect).
+            with torch.cuda.device(self.model.weight.get_device()):
                 written = self.slots.step(fast, self.reader.read_prompts)
             for row, pairs in written:
                 found.append((row, []))

@@ -65,8 +65,8 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
         return [[Hypothesis.of(row.written, sum(row.chances), row.chances, row.finish == "stop")] for row in rows]
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
-    # Kernels and graphs are created on the current device, not on that of the tensors.
-    with torch.cuda.device_of(model.weight):
+    # Kernels and graphs are created on the current device, not on that of the tensors (on a CPU: no effect).
+    with torch.cuda.device(model.weight.get_device()):
         if model.paths.replay and max(job.longest for job in jobs) >= SHORTEST_REPLAY:
             from regard.decoding.fast import graphs
 
