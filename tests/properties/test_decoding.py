@@ -21,12 +21,12 @@ from regard.decoding.settings import (
     LOOP_TOKENS,
     Absolute,
     Beam,
+    Hypothesis,
     Job,
     Power,
     Rules,
     Sampling,
     Wish,
-    hypothesis,
 )
 
 VOCABULARY = 5
@@ -145,7 +145,7 @@ def test_loops(start: list[int], run: list[int], times: int) -> None:
         tokens[-size * LOOP_TIMES :] == tokens[-size:] * LOOP_TIMES and len(tokens) >= size * LOOP_TIMES
         for size in range(1, LOOP_TOKENS + 1)
     )
-    assert hypothesis(tokens, 0.0, [], False).looped is expected
+    assert Hypothesis.of(tokens, 0.0, [], False).looped is expected
 
 
 @given(histories.map(tuple), words)

@@ -22,7 +22,7 @@ from torch.nn import functional
 from regard.decoding.fast import Continuations, best_continuations
 from regard.decoding.model import CHECK_EVERY, SHAPES, SearchModel, up_to, wide
 from regard.decoding.rules import NEVER, RuleBook
-from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules
 
 KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
 """Finished inputs are dropped once at most this share is left: moving the others has a cost."""
@@ -164,7 +164,7 @@ class BeamSearch:
         """Feeds the chosen tokens to the model and stores the next scores."""
         self.state.select(rows_BK.flatten(), kept_B)
         scores_NV = self.state.step(self.tokens_BK.flatten())
-        if self.state.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
+        if self.state.cache.fixed and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
         else:  # on a CPU, copying all scores would cost as much as some steps
             self.scores_NV = scores_NV
@@ -273,7 +273,7 @@ class BeamSearch:
         lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., BeamField.ENDED] > 0))
         for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
-                hypothesis(tokens[:count], score, chances, ended)
+                Hypothesis.of(tokens[:count], score, chances, ended)
                 for tokens, chances, count, score, ended in zip(*each, strict=True)
                 if score > NEVER
             ]

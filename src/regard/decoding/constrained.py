@@ -16,7 +16,7 @@ import torch
 
 from regard.decoding.model import SearchModel
 from regard.decoding.rules import NEVER, RuleBook
-from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules
 from regard.errors import InputError
 
 Word = tuple[int, ...]
@@ -84,8 +84,7 @@ def nexts(tokens: Word, words: Sequence[Word]) -> set[int]:
     wanted = set()
     for word in words:
         if not _occurs(word, tokens):
-            sizes = [size for size in range(len(word)) if size == 0 or tokens[-size:] == word[:size]]
-            wanted |= {word[size] for size in sizes}
+            wanted |= {word[size] for size in range(len(word)) if tokens[len(tokens) - size :] == word[:size]}
     return wanted
 
 
@@ -120,7 +119,7 @@ def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -
         scores_NV = state.step(torch.tensor([path.tokens[-1] for path in going], device=model.device))
         paths = going
     found = [
-        hypothesis(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end)
+        Hypothesis.of(list(path.tokens), score, list(path.chances), path.tokens[-1] == ends.end)
         for score, path in pool[: beam.nbest]
     ]
     return found or [Hypothesis([], NEVER, [], False)]

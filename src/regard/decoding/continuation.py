@@ -7,8 +7,8 @@ N: rows, T: tokens of a row that are read in one call, V: vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -104,6 +104,11 @@ class TextRow:
         return self.tokens[len(self.prompt.tokens) :]
 
     @property
+    def size(self) -> int:
+        """Tokens in the context."""
+        return len(self.tokens) - self.start
+
+    @property
     def left(self) -> int:
         """How many tokens may still be written."""
         return self.prompt.longest + len(self.prompt.tokens) - len(self.tokens)
@@ -168,7 +173,7 @@ class Reader:
                 self.cache.select(kept_N, kept_N)
         if fresh:
             read = self.read_prompts([row.tokens[row.start : -1] for row in fresh])
-            counts = [len(row.tokens) - row.start - 1 for row in fresh]
+            counts = [row.size - 1 for row in fresh]
             if stay and self.cache is not None:
                 old = [(self.cache, place, count) for place, count in enumerate(self.counts)]
                 read = Cache.joined([*old, *((read, place, count) for place, count in enumerate(counts))])
@@ -275,7 +280,7 @@ class Continuation:
         `slots` overrides whether rows are written in fixed memory (by default on a GPU, where steps are replayed).
         """
         self.model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
-        self.limit = smallest(limit, self.model.longest)
+        self.limit: float = smallest(limit, self.model.longest) or math.inf
         self.prefixes, self.drafter = prefixes, drafter
         self.fixed = drafter is None and (self.model.paths.slots if slots is None else slots)
         self._reset()
@@ -293,7 +298,7 @@ class Continuation:
         """Raises an error if a prompt cannot be added. It may be called from any thread."""
         if not prompt.tokens:
             raise InputError("a prompt is empty; give at least one token")
-        if self.limit is not None and len(prompt.tokens) > self.limit:
+        if len(prompt.tokens) > self.limit:
             raise InputError(
                 f"a prompt has {len(prompt.tokens):,} tokens, more than the context of the model "
                 f"({self.limit:,}); shorten it"
@@ -342,14 +347,13 @@ class Continuation:
     @torch.inference_mode()
     def _step(self) -> list[tuple[TextRow, list[Written]]]:
         for row in self.rows:
-            if self.limit is not None and len(row.tokens) - row.start > self.limit:
-                row.start = len(row.tokens) - max(self.limit // 2, 1)
+            if row.size > self.limit:
+                row.start = len(row.tokens) - max(int(self.limit) // 2, 1)
         fast = [row for row in self.rows if self.slots is not None and self.slots.fits(row.prompt)]
         found: list[tuple[TextRow, list[Written]]] = []
         if self.slots is not None:
-            device = self.model.device
-            # Kernels and graphs are created on the current device, not on that of the tensors.
-            with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            # Kernels and graphs are created on the current device, not on that of the tensors (on a CPU: no effect).
+            with torch.cuda.device(self.model.weight.get_device()):
                 written = self.slots.step(fast, self.reader.read_prompts)
             for row, pairs in written:
                 found.append((row, []))
@@ -373,12 +377,7 @@ class Continuation:
             return []
         guesses: list[list[Guess]] = [[] for _ in rows]
         if self.drafter is not None:
-            room = [row.left - 1 for row in rows]
-            if self.limit is not None:
-                room = [
-                    min(each, self.limit - len(row.tokens) + row.start) for each, row in zip(room, rows, strict=True)
-                ]
-            guesses = self.drafter.guess(rows, room)
+            guesses = self.drafter.guess(rows, [int(min(row.left - 1, self.limit - row.size)) for row in rows])
         logits_NTV = self.reader.read([[guess.token for guess in each] for each in guesses])
         active = list(range(len(rows)))
         for step in range(logits_NTV.shape[1]):
@@ -433,10 +432,9 @@ class Continuation:
     def _append(self, row: TextRow, token: int, chance: float) -> None:
         row.tokens.append(token)
         row.chances.append(chance)
-        full = self.limit is not None and len(row.tokens) - row.start > self.limit and not row.prompt.slide
         if token in row.prompt.ends:
             row.finish = "stop"
-        elif row.left <= 0 or full:
+        elif row.left <= 0 or (row.size > self.limit and not row.prompt.slide):
             row.finish = "length"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -12,19 +11,7 @@ from regard.decoding import beam, constrained
 from regard.decoding.continuation import Continuation, Prompt
 from regard.decoding.fast import select
 from regard.decoding.model import Model, SearchModel, padded_pairs, wide
-from regard.decoding.settings import (
-    Beam,
-    Ends,
-    Greedy,
-    Hypothesis,
-    Job,
-    Power,
-    Rules,
-    Sampling,
-    Search,
-    Wish,
-    hypothesis,
-)
+from regard.decoding.settings import Beam, Ends, Greedy, Hypothesis, Job, Power, Rules, Sampling, Search, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 
@@ -75,11 +62,11 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
         rows = batch.add([*prompts(jobs, model, ends, rules, search)])
         while batch.rows:
             batch.step()
-        return [[hypothesis(row.written, sum(row.chances), row.chances, row.finish == "stop")] for row in rows]
+        return [[Hypothesis.of(row.written, sum(row.chances), row.chances, row.finish == "stop")] for row in rows]
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
-    # Kernels and graphs are created on the current device, not on that of the tensors.
-    with torch.cuda.device(model.device) if model.device.type == "cuda" else contextlib.nullcontext():
+    # Kernels and graphs are created on the current device, not on that of the tensors (on a CPU: no effect).
+    with torch.cuda.device(model.weight.get_device()):
         if model.paths.replay and max(job.longest for job in jobs) >= SHORTEST_REPLAY:
             from regard.decoding.fast import graphs
 

@@ -96,8 +96,9 @@ class SearchModel:
         self.start, self.paths = ends.start, select(model) if paths is None else paths
         self.model = current_packed(model) if self.paths.packed else model
         embedding = model.target if isinstance(model, EncoderDecoder) else model.embedding
-        self.device = embedding.tokens.weight.device
-        self.dtype = torch.promote_types(embedding.tokens.weight.dtype, torch.float32)
+        self.weight = embedding.tokens.weight
+        self.device = self.weight.device
+        self.dtype = torch.promote_types(self.weight.dtype, torch.float32)
         """Of scores and their sums, since sums of many steps are compared."""
         self.vocabulary = embedding.tokens.num_embeddings
         self.longest = reach(model.settings)
@@ -134,8 +135,6 @@ class State:
 
     def __init__(self, model: Model, cache: Cache, coverage: bool = False, raw: bool = False) -> None:
         self.model, self.cache, self.raw = model, cache, raw
-        self.stays = cache.fixed
-        """Whether all memory stays in place, as a CUDA graph needs."""
         self.memory_BSD: Tensor | None = None
         self.layout = Padded(cache.inputs, 0)
         self.attended_NS: Tensor | None = None

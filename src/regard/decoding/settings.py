@@ -365,6 +365,11 @@ class Hypothesis:
     finished: bool
     """Whether it ended, and was not cut."""
 
+    @staticmethod
+    def of(written: list[int], score: float, chances: list[float], ended: bool) -> Hypothesis:
+        """From written tokens, the end included."""
+        return Hypothesis(written[:-1] if ended else written, score, chances[: len(written)], ended)
+
     @property
     def looped(self) -> bool:
         """Whether it ends in several repetitions of a few tokens."""
@@ -391,8 +396,3 @@ def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
     """Whether rules and wishes leave every score as it is."""
     plain = not (rules.looks_back or rules.must_not or rules.end_at_longest or rules.shortest)
     return plain and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
-
-
-def hypothesis(written: list[int], score: float, chances: list[float], ended: bool) -> Hypothesis:
-    """A hypothesis from written tokens, the end included."""
-    return Hypothesis(written[:-1] if ended else written, score, chances[: len(written)], ended)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -47,13 +48,11 @@ class ModelDrafter:
 
     def __init__(self, model: Decoder, limit: int | None = None) -> None:
         self.reader = Reader(SearchModel(model, Ends()), Prefixes())
-        self.limit = smallest(limit, self.reader.model.longest)
+        self.limit: float = smallest(limit, self.reader.model.longest) or math.inf
 
     def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> list[list[Guess]]:
         guesses: dict[TextRow, list[Guess]] = {row: [] for row in rows}
-        room = {row: min(GUESSES, left) for row, left in zip(rows, most, strict=True)}
-        if self.limit is not None:
-            room = {row: min(left, self.limit - len(row.tokens) + row.start) for row, left in room.items()}
+        room = {row: int(min(GUESSES, left, self.limit - row.size)) for row, left in zip(rows, most, strict=True)}
         if min(room.values()) >= 0:  # otherwise a context is longer than that of this model
             self.reader.seat(rows)
             mine = self.reader.rows

@@ -84,8 +84,6 @@ class _Traced(BeamSearch):
         self.nodes: list[Node] = []
         self._ends: list[int | None] = [None]
         """The node that each open sequence ends with."""
-        self._found_candidates: Continuations
-        self._rank_BK: Tensor
 
     def _candidates(self) -> Continuations:
         self._found_candidates = super()._candidates()

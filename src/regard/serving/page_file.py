@@ -13,7 +13,7 @@ import re
 import tomllib
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
@@ -52,6 +52,8 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+LARGEST = ("words", "heads", "walk")
+"""Views with many answers, which come after those of others."""
 Theme: TypeAlias = Literal["system", "light", "dark"]
 HEIGHTS = (100, 10_000)
 ROOM = 16 * 2**20
@@ -59,14 +61,17 @@ ROOM = 16 * 2**20
 _IMPORT = re.compile(r'(from|import\()(\s*)"((?:\.\.?/)+)([^"]+)"')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PageFile:
-    """A page in a file."""
+    """A page in a file, and how a notebook shows it."""
 
     html: str
     views: list[str]
     left: dict[str, int]
     """For each view, the number of answers that did not fit."""
+    title: str
+    height: int = 720
+    """Of the frame in a notebook, in pixels."""
 
     def save(self, path: str | Path) -> None:
         """Writes the page to a file that a browser can open."""
@@ -74,14 +79,6 @@ class PageFile:
             write_text(Path(path), self.html)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
-
-
-@dataclass(frozen=True, repr=False)
-class Shown(PageFile):
-    """Views of a model, as a notebook shows them."""
-
-    title: str
-    height: int
 
     def _repr_html_(self) -> str:
         """A sandboxed frame: it cannot reach other frames, the notebook or its cookies."""
@@ -179,22 +176,21 @@ def page_file(
     lengths = {stack: len(side.tokens) for stack, side in run.sides.items()}
     cells = sum(each.layers * each.heads * lengths[each.stack] * lengths[each.keys] for each in study.attentions)
     packing = _Packing(room, 4 * cells <= EXACT_BYTES)
-    asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
-    for first in (True, False):
-        for name in sorted(asked, key=["words", "heads", "walk"].count):  # the largest come last
-            packing.add(name, [each for each in asked[name] if each.first is first], first)
+    asked = [("run", _run_answer(page)), *((name, each) for name, view in known.items() for each in view.stored(page))]
+    for name, stored in sorted(asked, key=lambda pair: (not pair[1].first, pair[0] in LARGEST)):
+        packing.add(name, stored)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
+    name = PurePath(model["name"]).name  # the path of a model on this machine is private
     data = {
-        # The path of a model on this machine is private.
-        "about": model | {"views": shown, "name": PurePath(model["name"]).name},
+        "about": model | {"views": shown, "name": name},
         "state": state,
         "answers": packing.answers,
         "defaults": packing.defaults,
         "shared": list(packing.shared),
         "rounded": 0 if packing.exact else STEP / 2,
     }
-    return PageFile(_assembled(data, theme), shown, packing.left)
+    return PageFile(_assembled(data, theme), shown, packing.left, f"{name}, {', '.join(shown)}")
 
 
 def show(
@@ -203,9 +199,9 @@ def show(
     view: str | Sequence[str] = "heads",
     *,
     at: str = "",
-    height: int = 720,
+    height: int = PageFile.height,
     theme: Theme = "system",
-) -> Shown:
+) -> PageFile:
     """Shows one or several views of an input in a notebook; the first view is open.
 
     `model` is a name, a directory, or a model that is loaded already: the result of `regard.load`, or a `Study`. `at`
@@ -219,9 +215,7 @@ def show(
     study = model if isinstance(model, Study) else Study(model if isinstance(model, Loaded) else load(model))
     run = study.run(Input(given) if isinstance(given, str) else given)
     views = [view] if isinstance(view, str) else list(view)
-    page = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
-    title = f"{Path(study.loaded.name).name}, {', '.join(page.views)}"
-    return Shown(page.html, page.views, page.left, title, height)
+    return replace(page_file(study, run, views, at, None if theme == "system" else theme, ROOM), height=height)
 
 
 def location_state(study: Study, at: str) -> dict[str, str]:
@@ -264,34 +258,35 @@ class _Packing:
         self.shared: dict[str, int] = {}
         """Tensors inside answers, each once: the heads of a layer share most of a walk."""
 
-    def add(self, view: str, wanted: Sequence[StoredAnswer], required: bool) -> None:
-        """Adds answers while there is room. Without the required ones, the view cannot be shown."""
-        for stored in wanted:
-            key = f"{stored.path} {stored.request.model_dump_json()}"
-            if key in self._held:  # several views may ask the same
-                continue
-            before = len(self.shared)
-            packed = {} if view in self.left else self._packed(stored)
-            new = list(self.shared)[before:]
-            size = len(packed.get("packed", "")) + sum(map(len, new))
-            full = view in self.left or size > self.room
-            if full and required:
-                raise InputError(
-                    f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
-                    "shorter text or fewer views, or use the server"
-                )
-            if full:
-                for data in new:
-                    del self.shared[data]
-                self.left[view] = self.left.get(view, 0) + 1
-                continue
-            self.room -= size
-            self.answers.append(packed)
-            self._held.add(key)
-            fields = type(stored.request).model_fields.items()
-            self.defaults[stored.path] = {
-                name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
-            }
+    def add(self, view: str, stored: StoredAnswer) -> None:
+        """Adds an answer of a view, unless it or an earlier one has no room. The first ones must have room."""
+        key = f"{stored.path} {stored.request.model_dump_json()}"
+        if key in self._held:  # several views may ask the same
+            return
+        if view in self.left:
+            self.left[view] += 1
+            return
+        before = len(self.shared)
+        packed = self._packed(stored)
+        new = list(self.shared)[before:]
+        size = len(packed["packed"]) + sum(map(len, new))
+        if size > self.room and stored.first:
+            raise InputError(
+                f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
+                "shorter text or fewer views, or use the server"
+            )
+        if size > self.room:
+            self.left[view] = 1
+            for data in new:
+                del self.shared[data]
+            return
+        self.room -= size
+        self.answers.append(packed)
+        self._held.add(key)
+        fields = type(stored.request).model_fields.items()
+        self.defaults[stored.path] = {
+            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+        }
 
     def _packed(self, stored: StoredAnswer) -> dict[str, Any]:
         made: dict[str, Any] = {"path": stored.path, "asked": stored.request.model_dump()}

@@ -95,11 +95,11 @@ class StreamJob:
     """A result in pieces. `send` gets each piece and then None or the error; the worker thread calls it."""
 
     content: Any
-    """What the writer reads; an iterator over the pieces by default."""
+    """What the writer reads."""
     send: Callable[[Any], None]
+    writer: Writer
     size: int = 1
     client: Hashable = None
-    writer: Writer | None = None
     begun: bool = False
     cancelled: bool = False
     submitted: float = field(default_factory=time.monotonic)
@@ -108,19 +108,15 @@ class StreamJob:
 class RequestQueue:
     """All methods but those of the worker (below) may be called from any thread."""
 
-    def __init__(
-        self, run: RunBatch, limit: int, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
-    ) -> None:
+    def __init__(self, run: RunBatch, limit: int, batch_size: int = 1, wait_seconds: float = 0.0) -> None:
         """Holds items of total size `limit`; a batch has items of total size `batch_size`, but at least one item.
 
-        While several clients send requests, a batch waits up to `wait_seconds` for more of them. At most `streams`
-        iterators are written at the same time.
+        While several clients send requests, a batch waits up to `wait_seconds` for more of them.
         """
         self._run = run
         self._limit = limit
         self._batch_size = batch_size
         self._wait_seconds = wait_seconds
-        self._iterators = Writer(streams, max(streams // 2, 1))
         self._changed = Condition()
         self._jobs: deque[QueuedJob] = deque()
         self._streams: deque[StreamJob] = deque()
@@ -346,10 +342,10 @@ class RequestQueue:
 
         The next one belongs to the client with the fewest. A writer whose streams have all left gets none.
         """
-        found: dict[Writer, list[StreamJob]] = {stream.writer or self._iterators: [] for stream in self._streams}
+        found: dict[Writer, list[StreamJob]] = {stream.writer: [] for stream in self._streams}
         self._streams = deque(stream for stream in self._streams if not stream.cancelled)
         for writer, active in found.items():
-            own = [stream for stream in self._streams if (stream.writer or self._iterators) is writer]
+            own = [stream for stream in self._streams if stream.writer is writer]
             active += [stream for stream in own if stream.begun]
             waiting = [stream for stream in own if not stream.begun]
             by_client = Counter(stream.client for stream in active)

@@ -139,8 +139,9 @@ class Common:
         self.settings = settings
         self.say = say
         self.metrics = Metrics()
-        wait_seconds = settings.wait_ms / 1000
-        self.queue = RequestQueue(self._run, settings.queue, settings.batch_tokens, wait_seconds, settings.streams)
+        self.queue = RequestQueue(self._run, settings.queue, settings.batch_tokens, settings.wait_ms / 1000)
+        self.iterators = Writer(settings.streams, max(settings.streams // 2, 1))
+        """Writes streams whose content is an iterator over their pieces."""
         self.metrics.queue.set_function(lambda: self.queue.size)
         self.metrics.streams.set_function(lambda: self.queue.streams)
 
@@ -200,17 +201,9 @@ class Common:
         return found
 
     def stream(
-        self,
-        contents: Sequence[Any],
-        sizes: Sequence[int],
-        asked: ServiceRequest,
-        request: Request,
-        writer: Writer | None = None,
+        self, contents: Sequence[Any], sizes: Sequence[int], asked: ServiceRequest, request: Request, writer: Writer
     ) -> AsyncIterator[tuple[int, Any]]:
-        """The pieces of streams that the worker thread writes, each with the index of its stream. Raises their errors.
-
-        Without a writer, contents are iterators.
-        """
+        """The pieces of streams that a writer writes, each with the index of its stream. Raises their errors."""
         received: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -220,7 +213,7 @@ class Common:
 
         client = self._client(asked, request)
         jobs = [
-            StreamJob(content, partial(send, index), size, client, writer)
+            StreamJob(content, partial(send, index), writer, size, client)
             for index, (content, size) in enumerate(zip(contents, sizes, strict=True))
         ]
         self.queue.stream(*jobs)

@@ -231,7 +231,7 @@ class TranslationService(Service):
             yield from [text] if same else self.model.stream(text, route)
 
         size = 1 if same else sum(self.model.sizes([asked.q], route))
-        received = self.common.stream([pieces(asked.q)], [size], asked, request)
+        received = self.common.stream([pieces(asked.q)], [size], asked, request, self.common.iterators)
 
         async def answers() -> AsyncIterator[dict[str, Any]]:
             whole = ""

@@ -364,13 +364,12 @@ def test_long_prompts_are_read_in_parts(model: Generator, monkeypatch: pytest.Mo
     model._prefixes.known.clear()
     texts = {"a": (PROMPT, 40), "long": (f"{PROMPT} " * 8, 4), "gone": (f"der {PROMPT} " * 6, 4), "b": ("eine", 9)}
     found: dict[str, list[str]] = {name: [] for name in texts}
-    jobs, seen = {}, []
+    jobs, seen, writer = {}, [], completion.TextWriter(model, 4, Metrics())
     for name, (prompt, tokens) in texts.items():
         options = model.options(None, {"tokens": tokens, "seed": 5})
-        jobs[name] = StreamJob(TextStream(model, prompt, options, keep=False), partial(_add, found[name]), 1)
+        jobs[name] = StreamJob(TextStream(model, prompt, options, keep=False), partial(_add, found[name]), writer)
     length = len(jobs["long"].content.prompt.tokens)
     assert length > 3 * 16
-    writer = completion.TextWriter(model, 4, Metrics())
     active, begun = [jobs["a"]], time.monotonic()
     while active:
         assert time.monotonic() < begun + SECONDS

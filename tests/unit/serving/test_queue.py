@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.exceptions import HTTPException
 
-from regard.serving.queue import QueuedJob, RequestQueue, StreamJob
+from regard.serving.queue import QueuedJob, RequestQueue, StreamJob, Writer
 
 SECONDS = 10
 
@@ -44,13 +44,18 @@ class Work:
 
 
 @pytest.fixture
+def writer() -> Writer:
+    return Writer(8, 4)
+
+
+@pytest.fixture
 def work() -> Work:
     return Work()
 
 
 @pytest.fixture
 def queue(work: Work) -> Iterator[RequestQueue]:
-    made = RequestQueue(work, 4, batch_size=100, streams=8)
+    made = RequestQueue(work, 4, batch_size=100)
     made.start()
     yield made
     work.go.set()
@@ -130,7 +135,7 @@ def test_the_measured_speed() -> None:
     RequestQueue(Work(), 10).submit("a", ["x"], [50])  # an empty queue accepts every request
 
 
-def test_a_panic_is_an_error_of_its_request(queue: RequestQueue, work: Work) -> None:
+def test_a_panic_is_an_error_of_its_request(queue: RequestQueue, work: Work, writer: Writer) -> None:
     def panicking() -> Iterator[str]:
         yield "a"
         raise BaseException("a panic in a library")
@@ -142,7 +147,7 @@ def test_a_panic_is_an_error_of_its_request(queue: RequestQueue, work: Work) -> 
     with pytest.raises(RuntimeError, match="BaseException"):
         result(bad)
     pieces: Queue[Any] = Queue()
-    queue.stream(StreamJob(panicking(), pieces.put))
+    queue.stream(StreamJob(panicking(), pieces.put, writer))
     assert pieces.get(timeout=SECONDS) == "a"
     assert isinstance(pieces.get(timeout=SECONDS), RuntimeError)
     assert queue.alive
@@ -150,9 +155,9 @@ def test_a_panic_is_an_error_of_its_request(queue: RequestQueue, work: Work) -> 
 
 
 def test_long_streams_leave_places() -> None:
-    queue = RequestQueue(Work(), 100_000, batch_size=1600, streams=4)
+    queue, writer = RequestQueue(Work(), 100_000, batch_size=1600), Writer(4, 2)
     for size in (500, 500, 500, 500, 5, 6, 7):
-        queue.stream(StreamJob(iter(()), print, size))
+        queue.stream(StreamJob(iter(()), print, writer, size))
     for _ in range(2):  # those that have begun go on
         [active] = queue._active_streams().values()
         assert [stream.size for stream in active] == [500, 500, 5, 6]
@@ -160,8 +165,8 @@ def test_long_streams_leave_places() -> None:
 
 
 def test_clients_share_the_places_of_streams() -> None:
-    queue = RequestQueue(Work(), 100, streams=4)
-    jobs = [StreamJob(iter(()), print, client=client) for client in (1, 1, 1, 1, 2, 3)]
+    queue, writer = RequestQueue(Work(), 100), Writer(4)
+    jobs = [StreamJob(iter(()), print, writer, client=client) for client in (1, 1, 1, 1, 2, 3)]
     queue.stream(*jobs)
     [active] = queue._active_streams().values()
     assert [stream.client for stream in active] == [1, 2, 3, 1]
@@ -172,7 +177,7 @@ def test_clients_share_the_places_of_streams() -> None:
     assert queue.streams == queue.size == 0
 
 
-def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work) -> None:
+def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work, writer: Writer) -> None:
     work.hold(queue)
     jobs = [queue.submit("a", items) for items in (["one"], ["two", "three"])]
     with pytest.raises(HTTPException) as caught:
@@ -181,7 +186,7 @@ def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work) -> Non
     assert caught.value.headers == {"Retry-After": "1"}
     jobs.append(queue.submit("a", ["d"]))
     with pytest.raises(HTTPException):
-        queue.stream(StreamJob(iter("e"), print))
+        queue.stream(StreamJob(iter("e"), print, writer))
     work.go.set()
     assert [result(job) for job in jobs] == [["ONE"], ["TWO", "THREE"], ["D"]]
     assert [sorted(batch) for batch in work.batches] == [["first"], ["d", "one", "three", "two"]]
@@ -221,14 +226,14 @@ def test_close(work: Work) -> None:
     work.go.set()
 
 
-def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> None:
+def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue, writer: Writer) -> None:
     pieces: Queue[Any] = Queue()
 
     def failing() -> Iterator[str]:
         yield "a"
         raise ValueError
 
-    queue.stream(StreamJob(failing(), pieces.put))
+    queue.stream(StreamJob(failing(), pieces.put, writer))
     assert pieces.get(timeout=SECONDS) == "a"
     assert isinstance(pieces.get(timeout=SECONDS), ValueError)
 
@@ -240,7 +245,7 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
             assert go.wait(SECONDS)
             yield "a"
 
-    leaving = StreamJob(endless(), pieces.put)
+    leaving = StreamJob(endless(), pieces.put, writer)
     queue.stream(leaving)
     assert begun.wait(SECONDS)
     queue.cancel(leaving)
@@ -252,14 +257,14 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
     assert pieces.qsize() <= 1
 
 
-def test_no_job_is_lost_while_others_end(queue: RequestQueue) -> None:
+def test_no_job_is_lost_while_others_end(queue: RequestQueue, writer: Writer) -> None:
     """Jobs are added while the worker thread changes its lists."""
     ended: Queue[Any] = Queue()
 
     def client(number: int) -> None:
         for _ in range(150):
             try:
-                queue.stream(StreamJob(iter("ab"), ended.put, client=number))
+                queue.stream(StreamJob(iter("ab"), ended.put, writer, client=number))
             except HTTPException:
                 ended.put(None)
 

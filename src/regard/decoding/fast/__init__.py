@@ -5,9 +5,9 @@
 | packed linear layers | CPU, float32 | `models/cpu.py` |
 | beam search in fixed memory, replayed as CUDA graphs | GPU | `graphs.py` |
 | running batches of a decoder, replayed as CUDA graphs | GPU | `slots.py` |
-| Triton kernels for a step of a plain decoder, and for its choice | GPU | `triton_decoder.py`, `triton_draw.py` |
+| Triton kernels for a step of a plain decoder | GPU | `triton_decoder.py` |
 | Triton kernels for a step of a plain encoder-decoder | GPU | `triton_model.py`, `triton_step.py` |
-| Triton kernels for the choice of a beam search | GPU | `triton_choice.py` |
+| Triton kernels for the choice of a beam search, and of a running batch | GPU | `triton_choice.py` |
 | block-wise top-k | all devices, if no rule changes scores | `best_continuations` |
 """
 

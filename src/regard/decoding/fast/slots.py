@@ -92,9 +92,9 @@ class SlotMemory:
         self.kernels: Any = None
         """The choice by Triton kernels."""
         if triton_works(device.type):
-            from regard.decoding.fast import triton_decoder, triton_draw
+            from regard.decoding.fast import triton_choice, triton_decoder
 
-            self.kernels = triton_draw
+            self.kernels = triton_choice
             self.fused = triton_decoder.DecoderStep(network, self.cache) if triton_decoder.reads(network) else None
 
     @property
@@ -189,7 +189,7 @@ class Seat:
 class Slots:
     """The rows of a running batch that are written in a `SlotMemory`."""
 
-    def __init__(self, model: SearchModel, limit: int | None, record: Record | None = None) -> None:
+    def __init__(self, model: SearchModel, limit: float, record: Record | None = None) -> None:
         """`limit` is the largest context; `record` is for tests."""
         self.model, self.limit, self.record = model, limit, record
         self.memory: SlotMemory | None = None
@@ -256,9 +256,7 @@ class Slots:
         """Reads prompts into free slots."""
         seats = []
         for row in rows:
-            size = len(row.tokens) - row.start
-            room = row.left if self.limit is None else min(row.left, self.limit + 1 - size)
-            seats.append(Seat(-1, size - 1, room))
+            seats.append(Seat(-1, row.size - 1, int(min(row.left, self.limit + 1 - row.size))))
         memory = self._memory(seats)
         taken = {seat.slot for seat in self.seats.values()}
         free = [slot for slot in range(memory.shape[0]) if slot not in taken]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_other_prompts_are_not_recorded_again() -> None:
             batch.step()
         assert recorder.recorded == 1
     batch = Continuation(model, slots=True)
-    batch.slots = Slots(batch.reader.model, None, recorder)
+    batch.slots = Slots(batch.reader.model, math.inf, recorder)
     batch.add([Prompt([2] * 300, 2, Sampling(top_k=3))])
     batch.step()
     assert recorder.recorded == 2  # a longer memory

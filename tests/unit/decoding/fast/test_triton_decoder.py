@@ -106,7 +106,7 @@ def searches(kind: str, rows: int) -> list[Greedy | Sampling]:
 )
 def test_a_choice_is_the_plain_one(vocabulary: int, dtype: str, kind: str) -> None:
     """Tokens, log-probabilities and the state of the slots; 16 bits give many equal scores."""
-    from regard.decoding.fast import triton_draw
+    from regard.decoding.fast import triton_choice
 
     rows, model = 5, SearchModel(continuer(dtype=torch.float32).to(DEVICE), Ends())
     model.vocabulary = vocabulary
@@ -114,8 +114,8 @@ def test_a_choice_is_the_plain_one(vocabulary: int, dtype: str, kind: str) -> No
     prompts = [Prompt([1], 5, search) for search in searches(kind, rows)]
     choice = TokenChoice.of(prompts, vocabulary)
     scores_SV = (2 * torch.randn(rows, vocabulary, device=DEVICE)).to(getattr(torch, dtype))
-    assert triton_draw.chooses(choice, scores_SV.dtype)
-    assert not triton_draw.chooses(TokenChoice.of([*prompts, Prompt([1], 5, Sampling())], 100), scores_SV.dtype)
+    assert triton_choice.chooses(choice, scores_SV.dtype)
+    assert not triton_choice.chooses(TokenChoice.of([*prompts, Prompt([1], 5, Sampling())], 100), scores_SV.dtype)
     uniform_SC = torch.rand(rows, 16, dtype=torch.float64, device=DEVICE)
     memories = [SlotMemory(model, rows, 16, lambda work: work) for _ in range(2)]
     for memory in memories:
@@ -133,7 +133,7 @@ def test_a_choice_is_the_plain_one(vocabulary: int, dtype: str, kind: str) -> No
     plain, fast = memories
     with torch.inference_mode():
         plain.write(scores_SV.float(), choice)
-        triton_draw.write_tokens(fast, scores_SV, choice)
+        triton_choice.write_tokens(fast, scores_SV, choice)
     assert torch.equal(plain.out_2TS[0], fast.out_2TS[0])
     assert torch.allclose(plain.out_2TS[1], fast.out_2TS[1], atol=1e-5)
     for name in ("token_S", "left_S", "live_S", "step_1"):
