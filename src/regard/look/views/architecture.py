@@ -15,7 +15,7 @@ from regard.blocks.embedding import PatchEmbedding
 from regard.blocks.experts import Experts
 from regard.blocks.layers import ACTIVATIONS, Attention, FeedForward
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, is_transformer
+from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, for_run, is_transformer
 
 _ADDED = {"pre": ("norm", "", "add"), "post": ("", "", "add-norm"), "sandwich": ("norm", "norm", "add")}
 _ADDED["output"] = ("", "norm", "add")
@@ -148,10 +148,4 @@ class _Stack:
 
 
 QUESTION = PageQuestion("architecture", RunRequest, lambda study, asked: architecture(study, study.known(asked.run)))
-
-
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(QUESTION, RunRequest(run=page.run.key))
-
-
-ARCHITECTURE = PageView("architecture", (QUESTION,), _stored, is_transformer)
+ARCHITECTURE = PageView("architecture", (QUESTION,), for_run(QUESTION), is_transformer)

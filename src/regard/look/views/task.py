@@ -6,14 +6,13 @@ ends of an answer to the tokens of the context; candidates to mask tokens (Devli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from regard.look import input as inputs
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
+from regard.look.views.view import PageQuestion, PageView, RunRequest, for_run
 from regard.models.families import Encoder
 from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.tasks.answer import Answering, best_spans
@@ -82,13 +81,9 @@ def _read(study: Study, run: StudyRun, name: str, logits_TC: Tensor) -> dict[str
 QUESTION = PageQuestion("task", RunRequest, lambda study, asked: task_of(study, study.known(asked.run)))
 
 
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(QUESTION, RunRequest(run=page.run.key))
-
-
 def _fits(study: Study) -> bool:
     heads = getattr(study.loaded.settings, "heads", {})
     return isinstance(study.network, Encoder) and any(isinstance(head, SHOWN) for head in heads.values())
 
 
-TASK = PageView("task", (QUESTION,), _stored, _fits)
+TASK = PageView("task", (QUESTION,), for_run(QUESTION), _fits)
