@@ -277,11 +277,7 @@ def load(
     name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ..., int4: bool = ...
 ) -> Loaded: ...
 def load(
-    name: Path | str,
-    device: Place = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-    int4: bool = False,
+    name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False, int4: bool = False
 ) -> Loaded:
     """Opens a model: a shipped name (`de-en`), a run directory, a Hugging Face directory or a GGUF file.
 

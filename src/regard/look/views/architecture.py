@@ -46,8 +46,8 @@ class _Stack:
         for _, equal in groupby(numbered, key=lambda each: each[1]):
             same = list(equal)
             groups.append({"first": same[0][0], "count": len(same), "parts": same[0][1]})
-        found = {"name": self.name, "tokens": self.tokens, "before": list(self._before()), "after": list(self._after())}
-        return found | {"groups": groups, "parallel": bool(getattr(self.layers[0], "parallel", False))}
+        before, after = list(self._before()), list(self._after())
+        return {"name": self.name, "tokens": self.tokens, "before": before, "after": after, "groups": groups}
 
     def part(self, kind: str, label: str, step: str, module: nn.Module | None = None, **more: Any) -> Answer:
         parameters = 0 if module is None else sum(each.numel() for each in module.parameters())

@@ -34,6 +34,7 @@ ROWS, CHANNELS, KEYS = 48, 32, 1024
 """Rows, channels and keys of a tensor that are sent. `first` of a request selects the rows."""
 PARAMETERS = (16, 32)
 """Rows and columns of an operand that is not the output of a step."""
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class WalkRequest(view.RunRequest):
@@ -332,7 +333,9 @@ class _Path:
         heads_THV = self.seen[f"{at}.heads"]
         given |= {"A": self.of(weights), "V": self.of(v)}
         self.add(f"{at}.head", "head", tree, given, heads_THV[:, self.head])
-        given = {f"head{_lowered(i)}": Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)}
+        given = {
+            f"head{i}".translate(_SUBSCRIPTS): Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)
+        }
         joined = self.of(self.add(f"{at}.concat", "concat", ("concat", *given), given))
         return self.add(f"{at}.out", "out", *self.linear("c", joined, f"{at}.out", "ᴼ"))
 
@@ -341,12 +344,13 @@ class _Path:
         tree: Tree = ("matmul", "A", "V")
         given: dict[str, Operand] = {}
         for change in (change_named(self.study.loaded, text) for text in self.run.given.ablated):
-            if (change.head.attention, change.head.number) == (at, self.head):
-                value = self.run.means[at][self.head].cpu() if change.mean else torch.tensor(change.factor or 0.0)
-                name = "mean" if change.mean else "factor"
-                given[name] = Operand(name, value.float())
-                tree = ("add", ("times", tree, "0"), "mean") if change.mean else ("times", tree, "factor")
-                given |= {"0": _constant(0)} if change.mean else {}
+            if (change.head.attention, change.head.number) != (at, self.head):
+                continue
+            if change.mean:
+                tree, given["0"] = ("add", ("times", tree, "0"), "mean"), _constant(0)
+                given["mean"] = Operand("mean", self.run.means[at][self.head].cpu().float())
+            else:
+                tree, given["factor"] = ("times", tree, "factor"), Operand("factor", torch.tensor(change.factor or 0.0))
         return tree, given
 
     def _projected(self, at: str, module: Attention, part: str, number: int, x: str, names: Sequence[str]) -> str:
@@ -565,10 +569,6 @@ def _looked_up(tree: Tree, operands: Mapping[str, Operand]) -> Iterator[tuple[st
             yield tree[1], formula_value(tree[2], operands).long()
         for each in tree[1:]:
             yield from _looked_up(each, operands)
-
-
-def _lowered(number: int) -> str:
-    return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 QUESTION = view.PageQuestion("walk", WalkRequest, _answer)
