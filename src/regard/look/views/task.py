@@ -72,10 +72,8 @@ def _read(study: Study, run: StudyRun, name: str, logits_TC: Tensor) -> dict[str
     if isinstance(head, Classification) and head.classes == 1:
         return {"pooling": head.pooling, "number": float(logits_TC[0, 0])}
     order = shares_TC[0].argsort(descending=True).tolist()
-    return {
-        "pooling": head.pooling,  # type: ignore[union-attr]
-        "classes": [[inputs.class_name(names, i), float(shares_TC[0, i])] for i in order],
-    }
+    classes = [[inputs.class_name(names, i), float(shares_TC[0, i])] for i in order]
+    return {"pooling": head.pooling, "classes": classes}  # type: ignore[union-attr]
 
 
 QUESTION = PageQuestion("task", RunRequest, lambda study, asked: task_of(study, study.known(asked.run)))
