@@ -92,9 +92,7 @@ def _print(found: dict[str, Any]) -> None:
 def _counts(found: dict[str, Any]) -> Table:
     table = grid(found["kind"], "examples", "skipped", "removed", "duplicates", text="")
     for name, split in found["splits"].items():
-        left_out = [
-            sum(reason["count"] for reason in reasons.values()) for reasons in (split["skipped"], split["removed"])
-        ]
+        left_out = [sum(reason["count"] for reason in split[key].values()) for key in ("skipped", "removed")]
         duplicates = split["duplicates"].get("whole", next(iter(split["duplicates"].values()), 0))
         sides = [f"{side} {count:,}" for side, count in split["duplicates"].items() if side != "whole" and count]
         by_side = f"(by side: {', '.join(sides)})" if "whole" in split["duplicates"] and sides else ""

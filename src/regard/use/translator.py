@@ -334,9 +334,8 @@ class Translator(Loaded):
         rules = options.rules
         if self.frame.never:
             rules = rules.changed({"must_not": (*rules.must_not, *self.frame.never)})
-        forms = [
-            ids for word in options.must_not for ids in (self.tokenizers.target.ids([word])[0], self._inside(word))
-        ]
+        target = self.tokenizers.target
+        forms = [ids for word in options.must_not for ids in (target.ids([word])[0], self._inside(word))]
         wish = Wish(
             prefix=self.frame.prefix,
             must=[self._known("must", word, self._inside(word)) for word in options.must],
@@ -344,7 +343,7 @@ class Translator(Loaded):
         )
         first = wish
         if options.prefix:
-            ids = self._known("prefix", options.prefix, self.tokenizers.target.ids([options.prefix])[0])
+            ids = self._known("prefix", options.prefix, target.ids([options.prefix])[0])
             first = replace(wish, prefix=(*self.frame.prefix, *ids))
         words = "|".join(rf"\b{re.escape(word)}\b" for word in options.must_not)
         return _Request(options, to, rules, wish, first, re.compile(words) if words else None)

@@ -137,9 +137,7 @@ def atlas(study: Study, texts: Sequence[str], to: str | None = None) -> Atlas:
         chosen = [i for i, form in enumerate(forms) if word in (None, form)]
         own_LND = vectors_LND[:, chosen]
         units = functional.normalize(torch.cat([static_ND[chosen].expand_as(own_LND), own_LND], 1), dim=-1)
-        (points, share), arrows = (
-            map(torch.stack, zip(*map(plane_map, each), strict=True)) for each in (own_LND, units)
-        )
+        (points, share), arrows = (map(torch.stack, zip(*map(plane_map, x), strict=True)) for x in (own_LND, units))
         name, chance = words[chosen[0]].word if word else None, _baseline(vectors_LND, static_ND, forms, word)
         charts.append(Chart(name, tuple(chosen), points, share, chance, *arrows))
     return Atlas(kept, tuple(words), vectors_LND, cosines(vectors_LND), cosines(static_ND), tuple(charts))

@@ -34,7 +34,7 @@ ROWS, CHANNELS, KEYS = 48, 32, 1024
 """Rows, channels and keys of a tensor that are sent. `first` of a request selects the rows."""
 PARAMETERS = (16, 32)
 """Rows and columns of an operand that is not the output of a step."""
-_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+_SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class WalkRequest(view.RunRequest):
@@ -333,9 +333,7 @@ class _Path:
         heads_THV = self.seen[f"{at}.heads"]
         given |= {"A": self.of(weights), "V": self.of(v)}
         self.add(f"{at}.head", "head", tree, given, heads_THV[:, self.head])
-        given = {
-            f"head{i}".translate(_SUBSCRIPTS): Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)
-        }
+        given = {f"head{i}".translate(_SUBSCRIPT): Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)}
         joined = self.of(self.add(f"{at}.concat", "concat", ("concat", *given), given))
         return self.add(f"{at}.out", "out", *self.linear("c", joined, f"{at}.out", "ᴼ"))
 
@@ -520,9 +518,8 @@ def _masking(hidden_TK: Tensor) -> tuple[Tree, dict[str, Operand]]:
 
 def _answer(study: Study, asked: WalkRequest) -> view.Answer:
     steps = walk(study, study.known(asked.run), f"{asked.stack}.{asked.layer}", asked.head, asked.first)
-    return {
-        "steps": [_sent(step, asked.first, {each.name for each in steps if each.value is not None}) for step in steps]
-    }
+    known = {each.name for each in steps if each.value is not None}
+    return {"steps": [_sent(step, asked.first, known) for step in steps]}
 
 
 def _sent(step: WalkStep, first: int, known: set[str]) -> view.Answer:
