@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 
 LABELS = 8
 """Most labels that are listed."""
+_WORDS = (
+    "A recipe (TOML file or shipped name), or data files: two are read as parallel text, one as plain text, unless "
+    "kind=KIND is given. Settings to change: data.root=DIR."
+)
 
 
 def data_command(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE|FILES [KEY=VALUE]...",
-            help="A recipe (TOML file or shipped name), or data files: two are read as parallel text, one as "
-            "plain text, unless kind=KIND is given. Settings to change: data.root=DIR.",
-        ),
-    ],
+    words: Annotated[list[str], typer.Argument(metavar="RECIPE|FILES [KEY=VALUE]...", help=_WORDS)],
     split: Annotated[SplitName | None, typer.Option(help="Only this split.", show_default="all")] = None,
     as_json: Json = False,
 ) -> None:
