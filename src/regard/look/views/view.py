@@ -124,7 +124,7 @@ class PageView:
 
 
 def for_run(*questions: PageQuestion) -> Callable[[SavedPage], Iterable[StoredAnswer]]:
-    """A file holds the answers of these questions for its run, with default settings."""
+    """What a saved file holds: the answers to these questions about its run, with default settings."""
     return lambda page: (page.ask(each, each.request.model_validate({"run": page.run.key})) for each in questions)
 
 

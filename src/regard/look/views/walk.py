@@ -504,7 +504,7 @@ def _constant(value: float) -> Operand:
     return Operand(f"{value:g}", torch.tensor(float(value)))
 
 
-def _masking(hidden_TK: Tensor) -> tuple[Tree, dict[str, Operand]]:
+def _masking(hidden_TK: Tensor) -> Formula:
     """The mask as causal and window or, if it is another one, as it is."""
     apart_TK = distances(*hidden_TK.shape)
     causal = bool(hidden_TK[apart_TK < 0].all())
