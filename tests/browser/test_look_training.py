@@ -8,7 +8,7 @@ from browser_cases import READY, TEXT, Served, Watched, eventually, wait_for
 from regard.look.input import Input
 from regard.look.views.attribution import AttributionRequest, attribution_of
 from regard.look.views.training import TrainingRequest, training
-from regard.look.views.vectors import SAMPLES, AnalogyRequest, analogy, atlas
+from regard.look.views.vectors import AnalogyRequest, analogy, atlas, samples
 
 TARGET = "a dog runs in the snow"
 
@@ -77,7 +77,7 @@ def test_scores_of_tokens_are_pythons(served: dict[str, Served], watched: Watche
 def test_arrows_and_analogies(served: dict[str, Served], watched: Watched) -> None:
     one = served["decoder"]
     page = watched.open(one.address, text=TEXT, view="vectors", arrows="1", word="bank")
-    places = atlas(one.study, SAMPLES["en"]["lines"]).chart("bank").places
+    places = atlas(one.study, samples()["en"]["lines"]).chart("bank").places
     assert page.locator(".scatter .arrow").count() == len(places)
     starts = page.locator(".scatter .arrow").evaluate_all("all => all.map(e => e.getAttribute('d').split('L')[0])")
     assert len(set(starts)) == 1, "one static vector"

@@ -17,17 +17,14 @@ if TYPE_CHECKING:
 
 LABELS = 8
 """Most labels that are listed."""
+_WORDS = (
+    "A recipe (TOML file or shipped name), or data files: two are read as parallel text, one as plain text, unless "
+    "kind=KIND is given. Settings to change: data.root=DIR."
+)
 
 
 def data_command(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE|FILES [KEY=VALUE]...",
-            help="A recipe (TOML file or shipped name), or data files: two are read as parallel text, one as "
-            "plain text, unless kind=KIND is given. Settings to change: data.root=DIR.",
-        ),
-    ],
+    words: Annotated[list[str], typer.Argument(metavar="RECIPE|FILES [KEY=VALUE]...", help=_WORDS)],
     split: Annotated[SplitName | None, typer.Option(help="Only this split.", show_default="all")] = None,
     as_json: Json = False,
 ) -> None:
@@ -92,9 +89,7 @@ def _print(found: dict[str, Any]) -> None:
 def _counts(found: dict[str, Any]) -> Table:
     table = grid(found["kind"], "examples", "skipped", "removed", "duplicates", text="")
     for name, split in found["splits"].items():
-        left_out = [
-            sum(reason["count"] for reason in reasons.values()) for reasons in (split["skipped"], split["removed"])
-        ]
+        left_out = [sum(reason["count"] for reason in split[key].values()) for key in ("skipped", "removed")]
         duplicates = split["duplicates"].get("whole", next(iter(split["duplicates"].values()), 0))
         sides = [f"{side} {count:,}" for side, count in split["duplicates"].items() if side != "whole" and count]
         by_side = f"(by side: {', '.join(sides)})" if "whole" in split["duplicates"] and sides else ""

@@ -122,9 +122,8 @@ def _translate(test_set: EvaluationSet, model: Translator, beam: int | None, as_
         raise SettingsError(f"--against ({model.name}) is a model and needs --input; add it, or give a file")
     to = test_set.to if model.tagged else None
     with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
-        return model.translate(
-            test_set.sources, beam=beam or model.frame.defaults.beam, to=to, split=as_used, keep=as_used
-        )
+        beam = beam or model.frame.defaults.beam
+        return model.translate(test_set.sources, beam=beam, to=to, split=as_used, keep=as_used)
 
 
 def _run_suite(

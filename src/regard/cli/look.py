@@ -21,6 +21,14 @@ _DEFAULTS = PageSettings()
 OPTIONS = {name: name for name in ("host", "port", "device", "threads")}
 _HELP = {name: text for name, _, text in describe(Serving)}
 _PORT_HELP = next(text for name, _, text in describe(PageSettings) if name == "port")
+_SERVED = (
+    "Shipped models (de-en), run directories or Hugging Face directories, and settings such as beam=4: "
+    f"{', '.join(name for name in _HELP if name not in (*OPTIONS, 'api_keys'))}. See docs/settings.md."
+)
+_API_KEY = (
+    f"{_HELP['api_keys']} Repeatable. Other users can see it in the list of processes, so prefer the environment "
+    "variable, which may contain several keys separated by spaces."
+)
 
 
 def look_command(  # noqa: PLR0913
@@ -109,22 +117,9 @@ def _study(model: str, against: str | None, device: str | None, settings: PageSe
 
 @terminal.settings_options(Serving, OPTIONS)
 def serve_command(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL... [KEY=VALUE]...",
-            help="Shipped models (de-en), run directories or Hugging Face directories, and settings such as beam=4: "
-            f"{', '.join(name for name in _HELP if name not in (*OPTIONS, 'api_keys'))}. See docs/settings.md.",
-        ),
-    ],
+    words: Annotated[list[str], typer.Argument(metavar="MODEL... [KEY=VALUE]...", help=_SERVED)],
     api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"{_HELP['api_keys']} Repeatable. Other users can see it in the list of processes, so prefer the "
-            "environment variable, which may contain several keys separated by spaces.",
-            envvar="REGARD_API_KEY",
-            show_default=False,
-        ),
+        list[str] | None, typer.Option(help=_API_KEY, envvar="REGARD_API_KEY", show_default=False)
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
     *,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Listing: TypeAlias = Literal["part", "tensor"]
 DtypeName: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", "regard"]
+_WORDS = (
+    "A preset (`regard presets` lists them), a recipe (TOML file or shipped name), or the directory or name of a "
+    "model, and settings to change: dropout=0.2."
+)
 
 
 def complete_preset(incomplete: str) -> list[str]:
@@ -33,13 +37,7 @@ def complete_preset(incomplete: str) -> list[str]:
 
 def count_command(
     words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL [KEY=VALUE]...",
-            help="A preset (`regard presets` lists them), a recipe (TOML file or shipped name), or the directory or "
-            "name of a model, and settings to change: dropout=0.2.",
-            autocompletion=complete_preset,
-        ),
+        list[str], typer.Argument(metavar="MODEL [KEY=VALUE]...", help=_WORDS, autocompletion=complete_preset)
     ],
     by: Annotated[Listing, typer.Option(help="List parameters by part or by tensor.")] = "part",
     length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.", show_default="512")] = None,

@@ -167,13 +167,13 @@ def console() -> Console:
     return made
 
 
-def grid(*columns: str, text: str | None = None) -> Table:
-    """A table without lines: names on the left, numbers right-aligned, and a last column `text` that may wrap."""
+def grid(*columns: str, names: int = 1, text: str | None = None) -> Table:
+    """A table without lines: first `names`, then numbers, right-aligned, and a last column `text` that may wrap."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        table.add_column(column, justify="left" if index < names else "right", no_wrap=True)
     if text is not None:
         table.add_column(text)
     return table

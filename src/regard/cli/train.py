@@ -87,11 +87,9 @@ def recipes_command(as_json: Json = False) -> None:
     if as_json:
         print_json(rows)
         return
-    table = grid("recipe", "task", "data", text="description")
+    table = grid("recipe", "task", "data", names=3, text="description")
     for row in rows:
         table.add_row(*list(row.values())[:-1])
-    for column in table.columns:
-        column.justify = "left"
     console().print(table)
 
 
@@ -188,9 +186,7 @@ def _shown(row: dict[str, Any], name: str) -> str:
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     columns = ("run", "task", "state", "step", "spent", "valid loss", "tokens/s", "minutes", "started (UTC)")
-    table = grid(*columns, text="other metrics")
-    for column in table.columns[1:3]:
-        column.justify = "left"
+    table = grid(*columns, names=3, text="other metrics")
     for row in rows:
         cells = [_shown(row, name) for name in ("step", "spent", "valid loss", "speed", "minutes")]
         others = ", ".join(f"{name} {four_digits(value)}" for name, value in row["metrics"].items() if name != "loss")

@@ -74,10 +74,8 @@ def weights(side: Aligner, pairs: TextPairs) -> list[attention.Weights]:
     """`[T, S]` for each pair: the attention from target words to source words, the mean of the chosen heads."""
     look = side.seen
     layers = attention.layers_of(side.model.network, look)
-    return [
-        attention.mean_of_heads(each_LHTS, layers, look.heads)
-        for each_LHTS in _by_head(side, pairs, layers, look.consumed)
-    ]
+    found = _by_head(side, pairs, layers, look.consumed)
+    return [attention.mean_of_heads(each_LHTS, layers, look.heads) for each_LHTS in found]
 
 
 def swap_pairs(pairs: TextPairs) -> list[tuple[str, str]]:

@@ -340,11 +340,10 @@ def answers_in(loaded: Loaded, given: ReadInput, logits: Mapping[str, Tensor]) -
         actual: Sequence[int | None] = [None] * len(logits_TC)
         if head is None or isinstance(head, Masked):
             actual = given.follows if head is None else given.sides["encoder"].ids
-            answers.append(OutputAnswer(name, True, _rows(logits_TC, actual, names_in(loaded, name))))
-        elif isinstance(head, Classification | NextSentence | Tagging):
-            answers.append(
-                OutputAnswer(name, isinstance(head, Tagging), _rows(logits_TC, actual, names_in(loaded, name)))
-            )
+        elif not isinstance(head, Classification | NextSentence | Tagging):
+            continue
+        each = head is None or isinstance(head, Masked | Tagging)
+        answers.append(OutputAnswer(name, each, _rows(logits_TC, actual, names_in(loaded, name))))
     return answers
 
 

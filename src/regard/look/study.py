@@ -146,13 +146,10 @@ class Study:
             layers = sum(name.startswith(f"{stack}.") and name.endswith(f".{kind}.weights") for name in self.names)
             if layers:
                 keys = "encoder" if kind == "cross" else stack
+                module = getattr(self.network, stack) if kind == "attention" else None
+                causal, windows = getattr(module, "causal", False), tuple(getattr(module, "windows", ()))
                 heads = self.loaded.settings.attention.heads
-                module, own = getattr(self.network, stack), kind == "attention"
-                causal, windows = (
-                    own and getattr(module, "causal", False),
-                    getattr(module, "windows", ()) if own else (),
-                )
-                found.append(AttentionGroup(stack, kind, label, layers, heads, keys, causal, tuple(windows)))
+                found.append(AttentionGroup(stack, kind, label, layers, heads, keys, causal, windows))
         return found
 
     def locate(self, at: str) -> tuple[AttentionGroup, int | None, int | None]:

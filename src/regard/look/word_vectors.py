@@ -36,7 +36,7 @@ from regard.use.model import Loaded
 VECTORS, WORDS = "vectors.safetensors", "words.txt"
 NOISE_POWER = 0.75
 """Negative samples are drawn by count to this power (Mikolov et al. 2013, section 2.2)."""
-_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
+WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
 
 
 class Neighbour(NamedTuple):
@@ -142,7 +142,7 @@ class WordVectors:
         `negatives` random words. Words that occur fewer than `min_count` times are left out. The same seed gives the
         same vectors.
         """
-        texts = [_WORD.findall(line.lower()) for line in lines]
+        texts = [WORD.findall(line.lower()) for line in lines]
         counts = Counter(word for text in texts for word in text)
         words = [word for word in sorted(counts, key=lambda word: (-counts[word], word)) if counts[word] >= min_count]
         if len(words) < 2:
@@ -219,8 +219,7 @@ class WordVectors:
             raise InputError(f"analogy {wrong!r} has {len(wrong)} words, expected 4: (man, king, woman, queen)")
         known = [[self.row(word) for word in each] for each in given if all(word in self for word in each)]
         right = by_neighbour = 0
-        for start in range(0, len(known), 256):
-            rows_Q4 = torch.tensor(known[start : start + 256])
+        for rows_Q4 in torch.tensor(known, dtype=torch.long).view(len(known), 4).split(256):
             right += _count_right(self._scores(rows_Q4[:, :3]), rows_Q4)
             by_neighbour += _count_right(self.units[rows_Q4[:, 2]] @ self.units.mT, rows_Q4)
         return AnalogyAccuracy(right, by_neighbour, len(known), len(given) - len(known))

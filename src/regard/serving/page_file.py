@@ -31,7 +31,7 @@ from regard.look.study import Study, StudyRun
 from regard.look.views import view_named, views_of
 from regard.look.views.compare import names_of_both
 from regard.look.views.lens import outputs_of
-from regard.look.views.vectors import SAMPLES
+from regard.look.views.vectors import samples
 from regard.look.views.view import InputRequest, SavedPage, StoredAnswer, describe_run
 from regard.models.settings import Vision
 from regard.settings import Settings, parse, read_toml
@@ -147,7 +147,7 @@ def about(study: Study, chapters: str | None = None) -> dict[str, Any]:
             name: {"changed": True} | each
             for name, each in tomllib.loads(WEB.joinpath("views.toml").read_text("utf-8")).items()
         },
-        "samples": SAMPLES,
+        "samples": samples(),
         "against": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }
 

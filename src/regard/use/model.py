@@ -155,15 +155,13 @@ class Loaded:
 
         if "task" in self.config:
             return load_task(self.directory, self.network)
-        if isinstance(self.network, Vision) and any(
-            head.kind == "classification" for head in self.network.settings.heads.values()
-        ):
+        heads = getattr(self.settings, "heads", {}).values()
+        if isinstance(self.network, Vision) and any(head.kind == "classification" for head in heads):
             from regard.tasks.image import Image, ImageTask
 
             of_images = ImageTask(Image(), self.settings, labels=_labels(self.config))
             of_images.fit()
             return of_images
-        heads = getattr(self.settings, "heads", {}).values()
         kinds = [HEAD_TASKS[head.kind] for head in heads if head.kind in HEAD_TASKS]
         task = self._task_for(kinds[0]) if kinds and self.tokenizers is not None else None
         if task is None:
@@ -277,11 +275,7 @@ def load(
     name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ..., int4: bool = ...
 ) -> Loaded: ...
 def load(
-    name: Path | str,
-    device: Place = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-    int4: bool = False,
+    name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False, int4: bool = False
 ) -> Loaded:
     """Opens a model: a shipped name (`de-en`), a run directory, a Hugging Face directory or a GGUF file.
 
@@ -418,9 +412,8 @@ def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Fra
         raise WeightsError(f"{place} has bad_words_ids or suppress_tokens that are not tokens; remove them") from None
     ends = Ends(start, end[0] if isinstance(end, list) else end)
     prefix = () if first is None else (first[0] if isinstance(first, list) else first,)
-    return Frame(
-        ends, True, prefix, never, stated_options(TranslateOptions(), stated, _GENERATION_KEYS, _NEUTRAL, place)
-    )
+    options = stated_options(TranslateOptions(), stated, _GENERATION_KEYS, _NEUTRAL, place)
+    return Frame(ends, True, prefix, never, options)
 
 
 def read_generation(place: Path, config: Table) -> tuple[Table, Table]:

@@ -26,20 +26,8 @@ from regard.models.families import EncoderDecoder
 from regard.models.settings import reach
 from regard.settings import Table, to_table
 from regard.text.tokenizer import Span, TokenizerPair, check_texts, tag, word_spans
-from regard.use.documents import (
-    Item,
-    Protected,
-    cut_spans,
-    find_items,
-    gap_after,
-    mask_items,
-    number_items,
-    pieces_of,
-    protect,
-    spans_between,
-    unknown_items,
-    without_overlap,
-)
+from regard.use import documents
+from regard.use.documents import Item, Protected
 from regard.use.model import Frame, Loaded, Use
 
 _FIRST_CHUNK = 64
@@ -213,12 +201,12 @@ class Translator(Loaded):
         """The translations of each text with all details, best first."""
         check_texts(texts)
         request = self._request(options)
-        documents = self._split(texts, request)
-        pieces = [piece for document in documents for piece in document.pieces]
+        split = self._split(texts, request)
+        pieces = [piece for document in split for piece in document.pieces]
         self._write(pieces, request)
         if request.options.align:
             self._align(pieces, request)
-        return [self._join(document, request) for document in documents]
+        return [self._join(document, request) for document in split]
 
     @overload
     def lines(self, lines: Iterable[str], options: None = None, ahead: int = ...) -> Iterator[str]: ...
@@ -346,9 +334,8 @@ class Translator(Loaded):
         rules = options.rules
         if self.frame.never:
             rules = rules.changed({"must_not": (*rules.must_not, *self.frame.never)})
-        forms = [
-            ids for word in options.must_not for ids in (self.tokenizers.target.ids([word])[0], self._inside(word))
-        ]
+        target = self.tokenizers.target
+        forms = [ids for word in options.must_not for ids in (target.ids([word])[0], self._inside(word))]
         wish = Wish(
             prefix=self.frame.prefix,
             must=[self._known("must", word, self._inside(word)) for word in options.must],
@@ -356,7 +343,7 @@ class Translator(Loaded):
         )
         first = wish
         if options.prefix:
-            ids = self._known("prefix", options.prefix, self.tokenizers.target.ids([options.prefix])[0])
+            ids = self._known("prefix", options.prefix, target.ids([options.prefix])[0])
             first = replace(wish, prefix=(*self.frame.prefix, *ids))
         words = "|".join(rf"\b{re.escape(word)}\b" for word in options.must_not)
         return _Request(options, to, rules, wish, first, re.compile(words) if words else None)
@@ -384,28 +371,29 @@ class Translator(Loaded):
     def _split(self, texts: Sequence[str], request: _Request) -> list[_Document]:
         """The pieces of each text, encoded, each within the reach of the model."""
         options = request.options
-        documents = []
+        found = []
         for text in texts:
-            items = find_items(text) if options.keep else []
-            documents.append(self._document(text, pieces_of(text, items, options.split and not options.must), request))
-        self._encode([piece for document in documents for piece in document.pieces], request)
-        for place, (pieces, _) in enumerate(documents):
+            items = documents.find_items(text) if options.keep else []
+            spans = documents.pieces_of(text, items, options.split and not options.must)
+            found.append(self._document(text, spans, request))
+        self._encode([piece for document in found for piece in document.pieces], request)
+        for place, (pieces, _) in enumerate(found):
             if any(len(piece.ids) > self.reach for piece in pieces):
                 spans = [span for piece in pieces for span in self._cut(piece, request)]
-                documents[place] = self._document(texts[place], spans, request)
-                self._encode(documents[place].pieces, request)
-        return documents
+                found[place] = self._document(texts[place], spans, request)
+                self._encode(found[place].pieces, request)
+        return found
 
     def _document(self, text: str, spans: Sequence[Span], request: _Request, first: bool = True) -> _Document:
         """The pieces of a text, given their spans. If stand-ins are impossible, the parts between items are pieces."""
         pieces: list[_Piece] = []
         for start, end in spans:
             items = self._items(text[start:end], request)
-            protected = protect(text[start:end], items, 0, self._is_writable)
+            protected = documents.protect(text[start:end], items, 0, self._is_writable)
             parts = [(start, end)]
             if protected is None:
                 if not request.options.must:
-                    parts = [(start + a, start + b) for a, b in spans_between(text[start:end], items)]
+                    parts = [(start + a, start + b) for a, b in documents.spans_between(text[start:end], items)]
                 items = []
             for span in parts:
                 part = text[slice(*span)]
@@ -418,12 +406,12 @@ class Translator(Loaded):
         """What a translation of a sentence must not change, and what the tokenizer does not know."""
         if not request.options.keep:
             return []
-        items = find_items(text)
+        items = documents.find_items(text)
         if self._spells:
             encoding = self.tokenizers.source.encode(text, framed=False)
             pairs = zip(encoding.offsets, encoding.ids, strict=True)
             unknown = [span for span, token in pairs if token == self._unknown[0]]
-            items = without_overlap(items, unknown_items(text, unknown))
+            items = documents.without_overlap(items, documents.unknown_items(text, unknown))
         forbidden = request.forbidden
         return [item for item in items if forbidden is None or not forbidden.search(item.text)]
 
@@ -431,7 +419,7 @@ class Translator(Loaded):
         """Sets the ids of pieces. Numbers and signs need no translation."""
         asked = []
         for piece in pieces:
-            words = (piece.text[start:end] for start, end in spans_between(piece.text, piece.items))
+            words = (piece.text[start:end] for start, end in documents.spans_between(piece.text, piece.items))
             if request.options.must or request.options.prefix or any(map(str.isalpha, "".join(words))):
                 asked.append(piece)
         for piece, ids in zip(asked, self.inputs([p.protected.text for p in asked], request.to), strict=True):
@@ -452,7 +440,7 @@ class Translator(Loaded):
             self._encode(parts, request)
             return all(len(part.ids) <= self.reach for part in parts)
 
-        spans = cut_spans(mask_items(text, piece.items), (0, len(text)), fits)
+        spans = documents.cut_spans(documents.mask_items(text, piece.items), (0, len(text)), fits)
         return [(start + first, start + last) for first, last in spans]
 
     # Decoding
@@ -468,8 +456,8 @@ class Translator(Loaded):
             lost = [number for number in best.lost if not request.forbidden or not request.forbidden.search(number)]
             if best.restored is not None and not lost:
                 continue
-            items = without_overlap(piece.items, number_items(piece.text, lost))
-            protected = protect(piece.text, items, 0 if best.restored is not None else 1, self._is_writable)
+            items = documents.without_overlap(piece.items, documents.number_items(piece.text, lost))
+            protected = documents.protect(piece.text, items, 0 if best.restored is not None else 1, self._is_writable)
             if protected is not None:
                 again.append((piece, _Piece(piece.span, piece.text, piece.first, items, protected)))
         seconds = [second for _, second in again]
@@ -482,7 +470,7 @@ class Translator(Loaded):
         parts: list[_Piece] = []
         for piece in asked:
             if piece.candidates[0].restored is None and not request.options.must:
-                spans = spans_between(piece.text, piece.items)
+                spans = documents.spans_between(piece.text, piece.items)
                 piece.parts = self._document(piece.text, spans, request, piece.first)
                 parts += piece.parts.pieces
         if parts:
@@ -682,7 +670,7 @@ def _interleaved(gaps: Sequence[str], sentences: Iterable[Iterable[str]]) -> Ite
         for part in parts:
             sentence += part
             yield part
-        yield gaps[place] if gaps[place] or place == len(gaps) - 1 else gap_after(sentence)
+        yield gaps[place] if gaps[place] or place == len(gaps) - 1 else documents.gap_after(sentence)
 
 
 def _joined(parts: Sequence[Alignment]) -> Alignment:

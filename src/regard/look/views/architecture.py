@@ -15,7 +15,7 @@ from regard.blocks.embedding import PatchEmbedding
 from regard.blocks.experts import Experts
 from regard.blocks.layers import ACTIVATIONS, Attention, FeedForward
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, is_transformer
+from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, for_run, is_transformer
 
 _ADDED = {"pre": ("norm", "", "add"), "post": ("", "", "add-norm"), "sandwich": ("norm", "norm", "add")}
 _ADDED["output"] = ("", "norm", "add")
@@ -46,8 +46,8 @@ class _Stack:
         for _, equal in groupby(numbered, key=lambda each: each[1]):
             same = list(equal)
             groups.append({"first": same[0][0], "count": len(same), "parts": same[0][1]})
-        found = {"name": self.name, "tokens": self.tokens, "before": list(self._before()), "after": list(self._after())}
-        return found | {"groups": groups, "parallel": bool(getattr(self.layers[0], "parallel", False))}
+        before, after = list(self._before()), list(self._after())
+        return {"name": self.name, "tokens": self.tokens, "before": before, "after": after, "groups": groups}
 
     def part(self, kind: str, label: str, step: str, module: nn.Module | None = None, **more: Any) -> Answer:
         parameters = 0 if module is None else sum(each.numel() for each in module.parameters())
@@ -148,10 +148,4 @@ class _Stack:
 
 
 QUESTION = PageQuestion("architecture", RunRequest, lambda study, asked: architecture(study, study.known(asked.run)))
-
-
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(QUESTION, RunRequest(run=page.run.key))
-
-
-ARCHITECTURE = PageView("architecture", (QUESTION,), _stored, is_transformer)
+ARCHITECTURE = PageView("architecture", (QUESTION,), for_run(QUESTION), is_transformer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -117,10 +116,8 @@ QUESTION = view.PageQuestion(
 )
 
 
-def _stored(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
-    yield page.ask(QUESTION, AttributionRequest(run=page.run.key))
+def _fits(study: Study) -> bool:
+    return view.is_transformer(study) and bool(_outputs(study))
 
 
-ATTRIBUTION = view.PageView(
-    "attribution", (QUESTION,), _stored, lambda study: view.is_transformer(study) and bool(_outputs(study))
-)
+ATTRIBUTION = view.PageView("attribution", (QUESTION,), view.for_run(QUESTION), _fits)

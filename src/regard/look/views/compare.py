@@ -105,8 +105,8 @@ def kl_divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
     """`[T]`: Kullback–Leibler divergence of the second distribution from the first, in nats, from logits."""
     size = max(MAX_LOGITS // first_TC.shape[-1], 1)
     found = []
-    for start in range(0, len(first_TC), size):
-        p_TC, q_TC = (each[start : start + size].log_softmax(-1) for each in (first_TC, second_TC))
+    for parts in zip(first_TC.split(size), second_TC.split(size), strict=True):
+        p_TC, q_TC = (part.log_softmax(-1) for part in parts)
         found.append((p_TC.exp() * (p_TC - q_TC)).sum(-1).clamp(min=0))  # rounding may go below
     return torch.cat(found).cpu()
 
@@ -182,8 +182,7 @@ def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: 
             for each in asked
         ]
         best, actual = len(one.candidates), pairs[-1] if one.actual else None
-        row = {"actual": actual, "candidates": pairs[:best], "best": pairs[best], "divergence": divergences[i]}
-        rows.append(row)
+        rows.append({"actual": actual, "candidates": pairs[:best], "best": pairs[best], "divergence": divergences[i]})
     return rows
 
 

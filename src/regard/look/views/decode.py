@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +19,7 @@ from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
 from regard.look.input import decoded, ends_of, token_name
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
+from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, for_run
 from regard.models.families import Decoder, EncoderDecoder
 from regard.use.translator import Translator
 
@@ -148,11 +148,4 @@ def _tree_answer(study: Study, request: TreeRequest) -> Answer:
 
 STEPS = PageQuestion("steps", StepsRequest, _steps_answer)
 TREE = PageQuestion("tree", TreeRequest, _tree_answer)
-
-
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(STEPS, StepsRequest(run=page.run.key))
-    yield page.ask(TREE, TreeRequest(run=page.run.key))
-
-
-DECODE = PageView("decode", (STEPS, TREE), _stored, fits=lambda study: study.writes)
+DECODE = PageView("decode", (STEPS, TREE), for_run(STEPS, TREE), lambda study: study.writes)

@@ -27,19 +27,20 @@ class Operand(NamedTuple):
     value: Tensor
 
 
-def _apart(queries: int, keys: int) -> Tensor:
+def distances(queries: int, keys: int) -> Tensor:
+    """`[Q, K]`: position of the query − position of the key."""
     return torch.arange(queries)[:, None] - torch.arange(keys)
 
 
 def _distance(table: Tensor) -> Tensor:
     """`[T, T]` from a table by distance, `[2 T − 1]` or `[T, 2 T − 1]`, whose middle is distance 0."""
     count = (table.shape[-1] + 1) // 2
-    column_TT = _apart(count, count) + count - 1
+    column_TT = distances(count, count) + count - 1
     return table[column_TT] if table.dim() == 1 else table.gather(1, column_TT)
 
 
 def _mask(scores_TK: Tensor, causal: Tensor, window: Tensor) -> Tensor:
-    apart_TK = _apart(*scores_TK.shape)
+    apart_TK = distances(*scores_TK.shape)
     hidden_TK = ((apart_TK < 0) & bool(causal)) | (bool(window) & (apart_TK.abs() >= window))
     return scores_TK.masked_fill(hidden_TK, -torch.inf)
 
@@ -74,7 +75,7 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "layer-norm": lambda a, g, e: functional.layer_norm(a, g.shape, g, None, float(e)),
     "rms-norm": lambda a, g, e: functional.rms_norm(a, g.shape, g, float(e)),
     "cap": lambda a, c: c * torch.tanh(a / c),
-    "alibi": lambda a, m: a - m * _apart(*a.shape).abs(),
+    "alibi": lambda a, m: a - m * distances(*a.shape).abs(),
     "distance": _distance,
     "mask": _mask,
     "rotate-halves": _rotate("halves"),

@@ -20,6 +20,7 @@ from regard.look.heads import attentions_of
 from regard.look.pictures import draw_heads
 from regard.look.study import AttentionGroup, Study, StudyRun
 from regard.look.views import view
+from regard.look.views.formulas import distances
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder, Vision
 from regard.models.settings import reach
@@ -85,7 +86,7 @@ def head_notes(study: Study, run: StudyRun, attention: str) -> dict[str, HeadNot
         raise InputError(f"at ({attention[:40]}) is not an attention of this model{near}; write {known[-1]}")
     group, layer, _ = study.locate(f"{attention}.0")
     weights_HQK, visible_QK = study.tensor(run.key, f"{attention}.weights"), _visible(study, run, group, layer or 0)
-    distance_QK = _distances(*visible_QK.shape)
+    distance_QK = distances(*visible_QK.shape)
     patterns = {name: distance_QK == step for name, step in _STEPS.items()}
     patterns["first-token"] = torch.zeros_like(visible_QK).index_fill(1, torch.tensor([0]), True)
     if not isinstance(study.network, Vision):
@@ -131,15 +132,10 @@ def _mean(x_HQ: Tensor, counted_Q: Tensor) -> list[float]:
     return found
 
 
-def _distances(queries: int, keys: int) -> Tensor:
-    """`[Q, K]`: position of the query − position of the key."""
-    return torch.arange(queries)[:, None] - torch.arange(keys)
-
-
 def _visible(study: Study, run: StudyRun, group: AttentionGroup, layer: int) -> Tensor:
     """`[Q, K]`: what a layer sees."""
     if group.windows:
-        apart_QK, window = _distances(*[len(run.sides[group.stack].tokens)] * 2), group.windows[layer]
+        apart_QK, window = distances(*[len(run.sides[group.stack].tokens)] * 2), group.windows[layer]
         return (apart_QK >= 0 if group.causal else apart_QK == apart_QK) & (apart_QK.abs() < (window or math.inf))
     if study.cache.get("visible", (None, None))[0] != (run.key, group):
         name = f"{group.at(0)}.scores"
@@ -177,7 +173,7 @@ def induction(network: Model, length: int | None = None, seed: int = 0) -> dict[
     with torch.no_grad(), record(network, "*.attention.weights", "*.attention.scores") as seen:
         network(*batch)
     # A key `length − 1` positions back lies in the first copy, unless it is the very first token.
-    wanted_QK = _distances(2 * length, 2 * length) == length - 1
+    wanted_QK = distances(2 * length, 2 * length) == length - 1
     wanted_QK[:, 0] = False
     found = {}
     for attention in attentions_of(network):

@@ -82,9 +82,8 @@ def relevance(study: Study, key: str) -> Tensor:
     assert isinstance(network, Vision)
     assert run.read.pixels is not None
     grey = greyed(run.read.pixels, range(math.prod(settings.grid)), settings.patch)
-    images, empty = (
-        to_input(each[None].to(next(network.parameters()).device), network) for each in (run.read.pixels, grey)
-    )
+    device = next(network.parameters()).device
+    images, empty = (to_input(each[None].to(device), network) for each in (run.read.pixels, grey))
 
     def value() -> Tensor:
         logits: Tensor = network.heads[name](network(images))[0]

@@ -25,16 +25,7 @@ from regard.blocks.layout import Padded
 from regard.blocks.recording import network_of
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-from regard.look.views.view import (
-    Answer,
-    PageQuestion,
-    PageRequest,
-    PageView,
-    SavedPage,
-    StoredAnswer,
-    is_transformer,
-    packed,
-)
+from regard.look.views import view
 from regard.models import settings as models
 from regard.models.build import Model
 from regard.use.model import Loaded
@@ -105,15 +96,13 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
         angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in positions.places_2d(settings.grid)], dim=-1)
         return Encodings(_waves(angles_TJ), angles_TJ, settings.grid)
     if isinstance(position, positions.RotaryPosition):
-        turns_J, factor = positions.rotary_frequencies(
-            settings.position, settings.position.channels(position.head_size)
-        )
+        channels = settings.position.channels(position.head_size)
+        turns_J, factor = positions.rotary_frequencies(settings.position, channels)
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
         return Encodings(factor * _waves(angles_TJ), angles_TJ, order="interleaved")
     if isinstance(position, positions.TransformerXLPosition):
-        matrix = positions.sinusoidal(
-            torch.arange(1 - length, length), settings.width, settings.position.base, "halves", torch.float64
-        )
+        places, base = torch.arange(1 - length, length), settings.position.base
+        matrix = positions.sinusoidal(places, settings.width, base, "halves", torch.float64)
         return Encodings(matrix, first=1 - length, order="halves")
     grid, first = None, 0
     with torch.no_grad():
@@ -191,14 +180,14 @@ def _waves(angles_TJ: Tensor) -> Tensor:
     return torch.stack([angles_TJ.sin(), angles_TJ.cos()], -1).flatten(1)
 
 
-class PositionsRequest(PageRequest):
+class PositionsRequest(view.PageRequest):
     """The positions of one side of the model."""
 
     part: Part | None = None
     length: int | None = Field(default=None, ge=2, le=MAX_LENGTH)
 
 
-def positions_answer(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> Answer:
+def positions_answer(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> view.Answer:
     """All about a model's positions: vectors, scores by distance, both, or neither."""
     network = network_of(model)
     settings, parts = network.settings, _parts(network)
@@ -216,9 +205,6 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
     near = cosines_by_distance(found)._asdict() if found else {}
     adds = isinstance(position, kinds.Relative | kinds.Alibi | kinds.TransformerXL)
     scores = distance_scores(model, length, part) if adds else None
-    waves = isinstance(
-        position, kinds.Sinusoidal | kinds.Sinusoidal2d | kinds.Rotary | kinds.Rotary2d | kinds.TransformerXL
-    )
     initial = settings.initial
     spread = initial.deviation if isinstance(initial, kinds.Normal) else settings.width**-0.5
     return {
@@ -227,36 +213,36 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
         "parts": parts,
         "length": length,
         "longest": longest,
-        "base": position.base if waves else None,
+        "base": getattr(position, "base", None),
         # Deviation of the cosine of random vectors, and of learned scores before training.
         "deviation": None if found is None else found.matrix.shape[1] ** -0.5,
         "untrained": spread if isinstance(position, kinds.Relative) else None,
         "encodings": found
         and {
-            "matrix": packed(found.matrix),
-            "angles": None if found.angles is None else packed(found.angles),
-            "cosines": packed(found.cosines),
+            "matrix": view.packed(found.matrix),
+            "angles": None if found.angles is None else view.packed(found.angles),
+            "cosines": view.packed(found.cosines),
             # For patches, cosines are enough to send.
-            "dots": None if found.grid is not None else packed(found.dots),
+            "dots": None if found.grid is not None else view.packed(found.dots),
             "grid": found.grid and list(found.grid),
             "first": found.first,
             "order": found.order,
             "near": {name: value.tolist() if isinstance(value, Tensor) else value for name, value in near.items()},
         },
-        "scores": scores and {"distances": scores.distances.tolist(), "values": packed(scores.scores)},
+        "scores": scores and {"distances": scores.distances.tolist(), "values": view.packed(scores.scores)},
     }
 
 
-QUESTION = PageQuestion(
+QUESTION = view.PageQuestion(
     "positions", PositionsRequest, lambda study, asked: positions_answer(study.loaded, asked.length, asked.part)
 )
 
 
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
     yield page.ask(QUESTION, PositionsRequest())
     if isinstance(page.study.loaded, Translator):
         for part in _parts(page.study.network):
             yield page.ask(QUESTION, PositionsRequest(part=part), False)
 
 
-POSITIONS = PageView("positions", (QUESTION,), _stored, is_transformer)
+POSITIONS = view.PageView("positions", (QUESTION,), _stored, view.is_transformer)

@@ -6,14 +6,13 @@ ends of an answer to the tokens of the context; candidates to mask tokens (Devli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from regard.look import input as inputs
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
+from regard.look.views.view import PageQuestion, PageView, RunRequest, for_run
 from regard.models.families import Encoder
 from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.tasks.answer import Answering, best_spans
@@ -42,10 +41,8 @@ def _read(study: Study, run: StudyRun, name: str, logits_TC: Tensor) -> dict[str
     if isinstance(head, Spans):
         starts, ends = logits_TC.softmax(0).cpu().unbind(-1)
         # The context is the second text, or the only one.
-        last = max(run.read.segments)
-        places = [
-            i for i, token in enumerate(side.tokens) if run.read.segments[i] == last and token.span != inputs.NO_SPAN
-        ]
+        segments, last = run.read.segments, max(run.read.segments)
+        places = [i for i, token in enumerate(side.tokens) if segments[i] == last and token.span != inputs.NO_SPAN]
         spans = sorted(best_spans(logits_TC[places].cpu(), Answering().longest), key=lambda span: -span[1])
         best = [places[i] for i in spans[0][0]] if spans else []
         text = side.text[side.tokens[best[0]].span[0] : side.tokens[best[1]].span[1]] if best else ""
@@ -73,17 +70,11 @@ def _read(study: Study, run: StudyRun, name: str, logits_TC: Tensor) -> dict[str
     if isinstance(head, Classification) and head.classes == 1:
         return {"pooling": head.pooling, "number": float(logits_TC[0, 0])}
     order = shares_TC[0].argsort(descending=True).tolist()
-    return {
-        "pooling": head.pooling,  # type: ignore[union-attr]
-        "classes": [[inputs.class_name(names, i), float(shares_TC[0, i])] for i in order],
-    }
+    classes = [[inputs.class_name(names, i), float(shares_TC[0, i])] for i in order]
+    return {"pooling": head.pooling, "classes": classes}  # type: ignore[union-attr]
 
 
 QUESTION = PageQuestion("task", RunRequest, lambda study, asked: task_of(study, study.known(asked.run)))
-
-
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(QUESTION, RunRequest(run=page.run.key))
 
 
 def _fits(study: Study) -> bool:
@@ -91,4 +82,4 @@ def _fits(study: Study) -> bool:
     return isinstance(study.network, Encoder) and any(isinstance(head, SHOWN) for head in heads.values())
 
 
-TASK = PageView("task", (QUESTION,), _stored, _fits)
+TASK = PageView("task", (QUESTION,), for_run(QUESTION), _fits)

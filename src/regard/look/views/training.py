@@ -103,7 +103,6 @@ def training(study: Study, run: StudyRun, asked: TrainingRequest) -> view.Answer
     name_of = inputs.names_in(study.loaded, lesson.output)
     classes = 0 if study.writes or isinstance(_head(study)[1], Masked) else logits_PC.shape[1]
     rows = zip(lesson.places, lesson.truth, *(_answers(*end, name_of) for end in (ends[0], ends[-1])), strict=True)
-    parts = _parts(network)
 
     def norm(values: Iterable[Tensor]) -> float:
         return math.sqrt(sum(float(each.detach().double().square().sum()) for each in values))
@@ -124,8 +123,7 @@ def training(study: Study, run: StudyRun, asked: TrainingRequest) -> view.Answer
                 "gradient": norm(slopes[name] for name in names if name in slopes),
                 "change": norm(change(name) for name in names),
             }
-            for part in dict.fromkeys(parts.values())
-            for names in [[name for name in parts if parts[name] == part]]
+            for part, names in _parts(network).items()
         ],
         "free": _free(study, run) if study.writes else [],
         "curve": _curve(study),
@@ -138,14 +136,17 @@ def _answers(losses_P: Tensor, logits_PC: Tensor, name_of: Any) -> Iterator[view
         yield {"loss": loss, "guess": name_of(best), "id": best, "chance": share}
 
 
-def _parts(network: Any) -> dict[str, str]:
-    """The part of each parameter, with all parts that share it: `source, target, output`."""
+def _parts(network: Any) -> dict[str, list[str]]:
+    """The parameters of each part. A shared parameter has the names of all its parts: `source, target, output`."""
     found: dict[int, list[str]] = {}
     for name, each in network.named_parameters(remove_duplicate=False):
         found.setdefault(id(each), []).append(_PART.findall(name)[0])
     if isinstance(network, Decoder | EncoderDecoder) and network.output.weight is None:
         found[id(network.output.matrix)].append("output")
-    return {name: ", ".join(dict.fromkeys(found[id(each)])) for name, each in network.named_parameters()}
+    parts: dict[str, list[str]] = {}
+    for name, each in network.named_parameters():
+        parts.setdefault(", ".join(dict.fromkeys(found[id(each)])), []).append(name)
+    return parts
 
 
 def _lesson(study: Study, run: StudyRun, asked: TrainingRequest) -> Lesson:

@@ -15,9 +15,11 @@ L: layers, with the embeddings first; N: words; P: pairs; T: tokens; D: width.
 
 from __future__ import annotations
 
-import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +33,7 @@ from regard.look.input import target_of
 from regard.look.study import Study
 from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
-from regard.look.word_vectors import Neighbour, WordVectors
+from regard.look.word_vectors import WORD, Neighbour, WordVectors
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.text.tokenizer import Span
 from regard.use.translator import Translator
@@ -39,37 +41,12 @@ from regard.use.translator import Translator
 MAX_SENTENCES = 24
 MAX_WORDS = 160
 """Words of all sentences on the page: each two of them are compared, in every layer."""
-_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
-SAMPLES: dict[str, dict[str, Any]] = {
-    "de": {
-        "word": "Bank",
-        "lines": [
-            "Die Bank im Garten ist frisch gestrichen.",
-            "Die Bank vor dem Haus ist aus Holz.",
-            "Die Bank senkt die Zinsen.",
-            "Die Bank verleiht Geld an Firmen.",
-            "Das Schloss des Königs steht auf einem Berg.",
-            "Das Schloss im Park ist sehr schön.",
-            "Das Schloss an der Tür ist kaputt.",
-            "Das Schloss hat keinen Schlüssel mehr.",
-        ],
-    },
-    # The context comes before the word, since a decoder sees nothing after it.
-    "en": {
-        "word": "bank",
-        "lines": [
-            "They were fishing from the river bank.",
-            "We sat down on the grassy bank.",
-            "She keeps her money in the bank.",
-            "He got a loan from the bank.",
-            "In the dark cave there hung a bat.",
-            "At night a moth fled from the bat.",
-            "He hit the ball hard with his bat.",
-            "The player swung and then broke his bat.",
-        ],
-    },
-}
-"""Sentences in which a word has two meanings, by language: what the page shows first."""
+
+
+@cache
+def samples() -> dict[str, dict[str, Any]]:
+    """Sentences in which a word has two meanings, by language: what the page shows first."""
+    return tomllib.loads(Path(__file__).with_name("samples.toml").read_text("utf-8"))
 
 
 class Occurrence(NamedTuple):
@@ -142,7 +119,7 @@ def atlas(study: Study, texts: Sequence[str], to: str | None = None) -> Atlas:
     words, layers, static = [], [], []
     for text in kept:
         tokens, spans, streams_LTD, static_TD = _read(study, text, to)
-        for match in _WORD.finditer(text):
+        for match in WORD.finditer(text):
             first, end = match.span()
             chosen = [i for i, span in enumerate(spans) if span[0] < end and span[1] > first]
             if chosen and match[0][0].isalnum():
@@ -158,13 +135,9 @@ def atlas(study: Study, texts: Sequence[str], to: str | None = None) -> Atlas:
     charts = []
     for word in (None, *often):
         chosen = [i for i, form in enumerate(forms) if word in (None, form)]
-        maps = zip(*(plane_map(layer_ND[chosen]) for layer_ND in vectors_LND), strict=True)
-        points, share = (torch.stack(each) for each in maps)
-        both = (
-            torch.cat([functional.normalize(each[chosen], dim=1) for each in (static_ND, layer_ND)])
-            for layer_ND in vectors_LND
-        )
-        arrows = map(torch.stack, zip(*map(plane_map, both), strict=True))
+        own_LND = vectors_LND[:, chosen]
+        units = functional.normalize(torch.cat([static_ND[chosen].expand_as(own_LND), own_LND], 1), dim=-1)
+        (points, share), arrows = (map(torch.stack, zip(*map(plane_map, x), strict=True)) for x in (own_LND, units))
         name, chance = words[chosen[0]].word if word else None, _baseline(vectors_LND, static_ND, forms, word)
         charts.append(Chart(name, tuple(chosen), points, share, chance, *arrows))
     return Atlas(kept, tuple(words), vectors_LND, cosines(vectors_LND), cosines(static_ND), tuple(charts))
@@ -243,7 +216,7 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
     texts = {text.strip() for text in request.texts} - {""}
     if not 1 <= len(texts) <= MAX_SENTENCES:
         raise InputError(f"there are {len(texts)} sentences, expected 1 to {MAX_SENTENCES}; write one a line")
-    words = sum(len(_WORD.findall(text)) for text in texts)
+    words = sum(len(WORD.findall(text)) for text in texts)
     if words > MAX_WORDS:
         raise InputError(f"the sentences have {words} words, and the limit is {MAX_WORDS}; shorten them")
     found = atlas(study, request.texts, request.to)
@@ -315,7 +288,7 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     to, loaded = page.state.get("to"), page.study.loaded
     directions = loaded.directions if isinstance(loaded, Translator) else []
     sources = [source for source, target in directions if target == to] or [source for source, _ in directions]
-    sample = SAMPLES.get(sources[0] if sources else "en", SAMPLES["en"])
+    sample = samples().get(sources[0] if sources else "en", samples()["en"])
     yield page.ask(QUESTION, VectorsRequest(texts=sample["lines"], to=to))
 
 

@@ -123,6 +123,11 @@ class PageView:
     """Draws the view at an address (`decoder.1.cross.0`; may be empty) with matplotlib."""
 
 
+def for_run(*questions: PageQuestion) -> Callable[[SavedPage], Iterable[StoredAnswer]]:
+    """What a saved file holds: the answers to these questions about its run, with default settings."""
+    return lambda page: (page.ask(each, each.request.model_validate({"run": page.run.key})) for each in questions)
+
+
 def is_transformer(study: Study) -> bool:
     return isinstance(study.loaded.settings, Body)
 

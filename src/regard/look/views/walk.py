@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from regard.errors import InputError
 from regard.look.heads import change_named
 from regard.look.study import Study, StudyRun
 from regard.look.views import view
-from regard.look.views.formulas import Operand, Tree, formula_value
+from regard.look.views.formulas import Operand, Tree, distances, formula_value
 from regard.models.families import MaskedHead, Output, PoolingHead, SequenceHead, TokenHead
 from regard.tasks.image import to_input
 
@@ -34,6 +34,7 @@ ROWS, CHANNELS, KEYS = 48, 32, 1024
 """Rows, channels and keys of a tensor that are sent. `first` of a request selects the rows."""
 PARAMETERS = (16, 32)
 """Rows and columns of an operand that is not the output of a step."""
+_SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class WalkRequest(view.RunRequest):
@@ -44,6 +45,11 @@ class WalkRequest(view.RunRequest):
     head: view.Count = 0
     first: view.Count = 0
     """The first token that is sent."""
+
+
+Formula: TypeAlias = tuple[Tree, dict[str, Operand]]
+NamedFormula: TypeAlias = tuple[str, Tree, dict[str, Operand]]
+"""The kind of a step with its formula."""
 
 
 class WalkStep(NamedTuple):
@@ -132,17 +138,17 @@ class _Path:
         found = self.network.get_parameter(name) if value is None else value
         return Operand(name, found.detach().to("cpu", torch.float32))
 
-    def linear(self, x: str, path: str, mark: str = "", rows: slice | None = None) -> tuple[Tree, dict[str, Operand]]:
-        """x W + b of a linear layer, or of some of its outputs. `mark` follows both symbols."""
+    def linear(self, symbol: str, x: Operand, path: str, mark: str = "", rows: slice | None = None) -> Formula:
+        """x W + b of a linear layer, or of some of its outputs. `mark` follows the symbols W and b."""
         module, rows = self.network.get_submodule(path), rows or slice(None)
-        operands = {f"W{mark}": self.parameter(f"{path}.weight", module.weight[rows].mT)}
-        if module.bias is None:
-            return ("matmul", x, f"W{mark}"), operands
-        operands[f"b{mark}"] = self.parameter(f"{path}.bias", module.bias[rows])
-        return ("add", ("matmul", x, f"W{mark}"), f"b{mark}"), operands
+        tree: Tree = ("matmul", symbol, f"W{mark}")
+        operands = {symbol: x, f"W{mark}": self.parameter(f"{path}.weight", module.weight[rows].mT)}
+        if module.bias is not None:
+            tree, operands[f"b{mark}"] = ("add", tree, f"b{mark}"), self.parameter(f"{path}.bias", module.bias[rows])
+        return tree, operands
 
-    def norm(self, x: str, path: str) -> tuple[Tree, dict[str, Operand]]:
-        """The norm of a symbol."""
+    def norm(self, x: str, path: str) -> Formula:
+        """The norm of a symbol, whose operand is not included."""
         module = self.network.get_submodule(path)
         operands = {"γ": self.parameter(f"{path}.weight"), "ε": _constant(module.eps)}
         if isinstance(module, RmsNorm):
@@ -241,19 +247,16 @@ class _Path:
             if each == "norm":
                 self.at = self.normed(f"{path}.norm", name)
             else:
-                tree, operands = self.linear("x", f"{path}.project")
-                self.at = self.add(name, "project", tree, operands | {"x": self.of(self.at)})
+                self.at = self.add(name, "project", *self.linear("x", self.of(self.at), f"{path}.project"))
 
     def _positions(self, path: str, position: nn.Module) -> str:
         operands = {"pos": Operand("pos", torch.arange(len(self.tokens)))}
         tree: Tree = None
         if isinstance(position, positions.LearnedPosition):
-            tree, operands["P"] = ("lookup", "P", "pos"), self.parameter(f"{path}.position.weight")
-            if position.position.offset:
-                tree, operands["offset"] = (
-                    ("lookup", "P", ("add", "pos", "offset")),
-                    _constant(position.position.offset),
-                )
+            place: Tree = "pos"
+            if offset := position.position.offset:
+                place, operands["offset"] = ("add", "pos", "offset"), _constant(offset)
+            tree, operands["P"] = ("lookup", "P", place), self.parameter(f"{path}.position.weight")
         elif isinstance(position, positions.SinusoidalPosition):
             tree = (f"waves-{position.position.order}", "pos", "base", "d")
             operands |= {"base": _constant(position.position.base), "d": _constant(position.width)}
@@ -301,15 +304,15 @@ class _Path:
 
     def _feed_forward(self, at: str, module: FeedForward) -> str:
         activation = next(name for name, each in ACTIVATIONS.items() if each is module.activation)
-        tree, operands = self.linear("x", f"{at}.up", "₁")
+        x = self.of(self.at)
+        tree, operands = self.linear("x", x, f"{at}.up", "₁")
         if module.gate is None:
             tree = (activation, tree)
         else:
-            gate, more = self.linear("x", f"{at}.gate", "₃")
+            gate, more = self.linear("x", x, f"{at}.gate", "₃")
             tree, operands = ("times", (activation, gate), tree), operands | more
-        self.add(f"{at}.hidden", "hidden", tree, operands | {"x": self.of(self.at)})
-        tree, operands = self.linear("h", f"{at}.down", "₂")
-        return self.add(f"{at}.out", "feed-forward", tree, operands | {"h": self.of(f"{at}.hidden")})
+        hidden = self.of(self.add(f"{at}.hidden", "hidden", tree, operands))
+        return self.add(f"{at}.out", "feed-forward", *self.linear("h", hidden, f"{at}.down", "₂"))
 
     def _attention(self, at: str, module: Attention) -> str:
         group, x, source = self.head * module.kv_heads // module.heads, self.at, self.at
@@ -330,22 +333,22 @@ class _Path:
         heads_THV = self.seen[f"{at}.heads"]
         given |= {"A": self.of(weights), "V": self.of(v)}
         self.add(f"{at}.head", "head", tree, given, heads_THV[:, self.head])
-        given = {f"head{_lowered(i)}": Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)}
-        joined = self.add(f"{at}.concat", "concat", ("concat", *given), given)
-        tree, given = self.linear("c", f"{at}.out", "ᴼ")
-        return self.add(f"{at}.out", "out", tree, given | {"c": self.of(joined)})
+        given = {f"head{i}".translate(_SUBSCRIPT): Operand(f"{at}.heads", heads_THV[:, i]) for i in range(module.heads)}
+        joined = self.of(self.add(f"{at}.concat", "concat", ("concat", *given), given))
+        return self.add(f"{at}.out", "out", *self.linear("c", joined, f"{at}.out", "ᴼ"))
 
-    def _edited(self, at: str) -> tuple[Tree, dict[str, Operand]]:
+    def _edited(self, at: str) -> Formula:
         """The formula of the head with the changes of the run."""
         tree: Tree = ("matmul", "A", "V")
         given: dict[str, Operand] = {}
         for change in (change_named(self.study.loaded, text) for text in self.run.given.ablated):
-            if (change.head.attention, change.head.number) == (at, self.head):
-                value = self.run.means[at][self.head].cpu() if change.mean else torch.tensor(change.factor or 0.0)
-                name = "mean" if change.mean else "factor"
-                given[name] = Operand(name, value.float())
-                tree = ("add", ("times", tree, "0"), "mean") if change.mean else ("times", tree, "factor")
-                given |= {"0": _constant(0)} if change.mean else {}
+            if (change.head.attention, change.head.number) != (at, self.head):
+                continue
+            if change.mean:
+                tree, given["0"] = ("add", ("times", tree, "0"), "mean"), _constant(0)
+                given["mean"] = Operand("mean", self.run.means[at][self.head].cpu().float())
+            else:
+                tree, given["factor"] = ("times", tree, "factor"), Operand("factor", torch.tensor(change.factor or 0.0))
         return tree, given
 
     def _projected(self, at: str, module: Attention, part: str, number: int, x: str, names: Sequence[str]) -> str:
@@ -356,8 +359,7 @@ class _Path:
         rows = slice(number * value.shape[1], (number + 1) * value.shape[1])
         norm = getattr(module, f"{part}_norm", None)
         joint = norm is not None and module.joint
-        tree, operands = self.linear("x", name, f"^{part.upper()}", None if joint else rows)
-        steps = [(part, tree, operands | {"x": self.of(x)})]
+        steps = [(part, *self.linear("x", self.of(x), name, f"^{symbol}", None if joint else rows))]
         if norm is not None:
             steps.append((f"{part}-norm", *self.norm(symbol, f"{name}_norm")))
         if joint:  # over all heads, of which one is shown from here on
@@ -393,7 +395,7 @@ class _Path:
         if module.relative is not None:
             product = ("dot", ("add", "Q", "u"), "K")  # type: ignore[assignment]
             given["u"] = self.parameter(f"{at}.relative.content", module.relative.content[self.head])
-        steps: list[tuple[str, Tree, dict[str, Operand]]] = [("product", product, given)]
+        steps: list[NamedFormula] = [("product", product, given)]
         steps.append(("scale", (scale[0], "S", scale[1]), {scale[1]: scale[2]}))
         if module.soft_cap is not None:
             steps.append(("cap", ("cap", "S", "c"), {"c": _constant(module.soft_cap)}))
@@ -408,9 +410,7 @@ class _Path:
             done = self.add(name, kind, tree, given, value, [self.tokens, keys])
         return done
 
-    def _bias(
-        self, at: str, module: Attention, q: str, scale: tuple[str, str, Operand]
-    ) -> Iterator[tuple[str, Tree, dict[str, Operand]]]:
+    def _bias(self, at: str, module: Attention, q: str, scale: tuple[str, str, Operand]) -> Iterator[NamedFormula]:
         """What positions add to scores."""
         position, layout = self.layers.position, Padded(1, len(self.tokens))
         if isinstance(position, positions.AlibiPosition):
@@ -457,30 +457,28 @@ class _Path:
             path = f"heads.{name}"
             if isinstance(head, MaskedHead):
                 activation = next(key for key, each in ACTIVATIONS.items() if each is head.activation)
-                tree, operands = self.linear("z", f"{path}.dense")
-                dense = self.add(f"{path}.dense", "head-dense", (activation, tree), operands | {"z": z}, None, [names])
+                tree, operands = self.linear("z", z, f"{path}.dense")
+                dense = self.add(f"{path}.dense", "head-dense", (activation, tree), operands, None, [names])
                 tree, operands = self.norm("d", f"{path}.norm")
                 given = operands | {"d": self.of(dense)}
                 normed = self.of(self.add(f"{path}.norm", "head-norm", tree, given, None, [names]))
                 self._answer(name, self._logits(f"{path}.output", "d", normed, names), rows)
             elif isinstance(head, TokenHead):
-                tree, operands = self.linear("z", f"{path}.output")
-                logits = self.add(f"{path}.logits", "class-logits", tree, operands | {"z": z}, None, [names])
-                self._answer(name, logits, rows)
+                formula = self.linear("z", z, f"{path}.output")
+                self._answer(name, self.add(f"{path}.logits", "class-logits", *formula, None, [names]), rows)
             elif isinstance(head, PoolingHead):
                 self._pooled(path, head)
 
     def _pooled(self, path: str, head: PoolingHead) -> None:
         one = [["all tokens"]]
-        pooled = self.add(f"{path}.vector", "pool", (head.pooling, "z"), {"z": self.of(self.at)}, None, one)
+        pooled = self.of(self.add(f"{path}.vector", "pool", (head.pooling, "z"), {"z": self.of(self.at)}, None, one))
         if head.pool is not None:
-            tree, operands = self.linear("g", f"{path}.pool", "ᴾ")
+            tree, operands = self.linear("g", pooled, f"{path}.pool", "ᴾ")
             activation = next(name for name in ("tanh", "gelu", "relu") if name in head.activation.__name__)
-            given = operands | {"g": self.of(pooled)}
-            pooled = self.add(f"{path}.pooled", "pooler", (activation, tree), given, None, one)
+            pooled = self.of(self.add(f"{path}.pooled", "pooler", (activation, tree), operands, None, one))
         if isinstance(head, SequenceHead):
-            tree, operands = self.linear("g", f"{path}.output")
-            logits = self.add(f"{path}.logits", "class-logits", tree, operands | {"g": self.of(pooled)}, None, one)
+            formula = self.linear("g", pooled, f"{path}.output")
+            logits = self.add(f"{path}.logits", "class-logits", *formula, None, one)
             self._answer(path.partition(".")[2], logits, slice(None))
 
     def _logits(self, path: str, symbol: str, x: Operand, names: Sequence[str]) -> str:
@@ -506,9 +504,9 @@ def _constant(value: float) -> Operand:
     return Operand(f"{value:g}", torch.tensor(float(value)))
 
 
-def _masking(hidden_TK: Tensor) -> tuple[Tree, dict[str, Operand]]:
+def _masking(hidden_TK: Tensor) -> Formula:
     """The mask as causal and window or, if it is another one, as it is."""
-    apart_TK = torch.arange(hidden_TK.shape[0])[:, None] - torch.arange(hidden_TK.shape[1])
+    apart_TK = distances(*hidden_TK.shape)
     causal = bool(hidden_TK[apart_TK < 0].all())
     far = apart_TK[hidden_TK & (apart_TK > 0)]
     given = {"causal": _constant(causal), "window": _constant(int(far.min()) if len(far) else 0)}
@@ -520,9 +518,8 @@ def _masking(hidden_TK: Tensor) -> tuple[Tree, dict[str, Operand]]:
 
 def _answer(study: Study, asked: WalkRequest) -> view.Answer:
     steps = walk(study, study.known(asked.run), f"{asked.stack}.{asked.layer}", asked.head, asked.first)
-    return {
-        "steps": [_sent(step, asked.first, {each.name for each in steps if each.value is not None}) for step in steps]
-    }
+    known = {each.name for each in steps if each.value is not None}
+    return {"steps": [_sent(step, asked.first, known) for step in steps]}
 
 
 def _sent(step: WalkStep, first: int, known: set[str]) -> view.Answer:
@@ -569,10 +566,6 @@ def _looked_up(tree: Tree, operands: Mapping[str, Operand]) -> Iterator[tuple[st
             yield tree[1], formula_value(tree[2], operands).long()
         for each in tree[1:]:
             yield from _looked_up(each, operands)
-
-
-def _lowered(number: int) -> str:
-    return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
 QUESTION = view.PageQuestion("walk", WalkRequest, _answer)
