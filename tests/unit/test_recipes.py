@@ -28,6 +28,9 @@ EMBEDDED = {"digits", "grammar", "grammar-parsing", "grammar-referents"} | {
 """Recipes that need no file and no GPU."""
 PUBLISHED = {"paper-base", "paper-big"}
 """Recipes of published systems, whose data are not at hand: they say what was published, and that it was not run."""
+WITHOUT_CURVE = {"arithmetic-grpo", "fashion-mnist", "mnist", "multi30k-lstm", "shakespeare-gpu"}
+"""Measured recipes without a reference: the curve of GRPO depends on the model that it starts from, and those of the
+others, trained on a GPU on 2026-11-19, were not kept."""
 
 
 def header(path: Path) -> list[str]:
@@ -81,7 +84,8 @@ def test_headers_name_the_command_and_the_result() -> None:
 def test_references_reach_the_end_of_the_budget() -> None:
     for path in MEASURED:
         recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-        if read_job(path).task.kind == "grpo":  # its curve depends on the model that it starts from
+        assert ("reference" in recipe) != (path.stem in WITHOUT_CURVE), path.name
+        if path.stem in WITHOUT_CURVE:
             continue
         reference, train = recipe["reference"], recipe["train"]
         for name in ("loss", "valid"):

@@ -103,7 +103,7 @@ def class_weights(
 def check_classes(names: Sequence[str], weights: object) -> None:
     """Raises an error for a single class, and for weights of unknown classes."""
     if len(names) == 1:
-        raise DataError(f"every training example has the label {names[0]}; a classifier needs at least two classes")
+        raise DataError(f'every training example has the label "{names[0]}"; a classifier needs at least two classes')
     for name in weights if isinstance(weights, Mapping) else ():
         if name not in names:
             raise SettingsError(f"task.weights names the unknown class {name}{did_you_mean(name, names)}")

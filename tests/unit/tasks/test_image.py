@@ -214,7 +214,7 @@ def test_settings_that_do_not_fit() -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             made(**changes)[0].columns()
-    with pytest.raises(DataError, match="every training example has the label x"):
+    with pytest.raises(DataError, match='every training example has the label "x"'):
         ImageTask(Image(), Vision(), labels={"label": ("x",)}).fit()
     with pytest.raises(SettingsError, match="distilled needs"):
         Vision().changed({"heads.label": {"kind": "classification", "distilled": True}})

@@ -164,11 +164,16 @@ def test_a_flipped_bit_is_noticed(home: Path, stopped: Path, tmp_path: Path) -> 
             go_on(stopped)
     (stopped / "config.toml").write_bytes(config)
     names = read_config(stopped)["prepared"]
-    for name in ("target.values", "source.offsets", "about.json"):
+    go_on(Path(shutil.copytree(stopped, tmp_path / "whole")))  # fills the cache
+    for name, damage in {
+        "target.values": "target.values is missing or has another checksum",
+        "source.offsets": "source.offsets is missing or has another checksum",
+        "about.json": "is not a complete store",
+    }.items():
         run = Path(shutil.copytree(stopped, tmp_path / name))
         flip(cache_folder() / "prepared" / names["train"] / name)
         _, display = go_on(run)
-        assert any(f"checksum of {name} differs, so it was made again" in event for event in display.events)
+        assert any(f"{damage}, so it was made again" in event for event in display.events)
         assert remains(run) == remains(home / "straight")
 
 
