@@ -44,9 +44,11 @@ TEXTS = {
     "copy": "n random tokens, of 40 kinds, are written again. Without attention, all of them must pass through one\n"
     "vector. A sequence is exact if all of its tokens are right.",
     "grammar": "The embedded English–German corpus, on 1,000 test sentences.",
-    "multi30k": "29,000 pairs of captions; BLEU on test_2016_flickr (lower case, tokenized), beam 5.",
+    "multi30k": "29,000 pairs of captions; BLEU on test_2016_flickr (lower case, tokenized), beam 5. On one H200, in\n"
+    "4.4 minutes, larger models reach 42.4 (recipe `multi30k-en-de`) and 37.9 (`multi30k-lstm`, general score).",
     "digits": "1,797 images of scikit-learn.",
-    "fashion-mnist": "60,000 images.",
+    "fashion-mnist": "60,000 images. On one CPU core, 5 minutes hold one to six passes over them;\n"
+    "[vision.md](vision.md) has the results of a GPU.",
 }
 QUALITIES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "test_accuracy": ("test accuracy", lambda each: f"{each['test_accuracy']:.2%}"),
