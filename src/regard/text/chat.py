@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def render_chat(
     template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer, name: str, answer: bool = True
 ) -> str:
     """A conversation as a text. With `answer` it ends where the next answer begins. `name` is for errors."""
-    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     for place, message in enumerate(messages):
@@ -56,7 +57,8 @@ def render_chat(
             raise SecurityError(f"access to {attribute}")
 
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    environment.globals["raise_exception"] = refuse
+    # The functions that templates of Hugging Face may call.
+    environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     names = {role: tokenizer.token(number) for role, number in tokenizer.roles.items()}
     tokens = {"bos_token": names.get("start", ""), "eos_token": names.get("end", ""), "pad_token": names.get("pad")}
     try:
@@ -65,6 +67,10 @@ def render_chat(
         )
     except SecurityError as error:
         raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
+    except TemplateSyntaxError as error:
+        raise InputError(
+            f"the chat template of {name} is not a Jinja template (line {error.lineno}: {error}); use another one"
+        ) from None
     except (RecursionError, MemoryError):
         raise InputError(
             f"the chat template of {name} needs too much memory and was stopped; use another one"

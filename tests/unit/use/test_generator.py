@@ -146,6 +146,7 @@ def test_chat_templates(model: Generator) -> None:
         "{{ ''.__class__.__base__.__subclasses__() }}",
         "{{ messages.append(1) }}",
         "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__globals__ }}",
     )
     for model.template in unsafe:
         with pytest.raises(InputError, match="unsafe"):
@@ -161,8 +162,13 @@ def test_chat_templates(model: Generator) -> None:
             model.chat_prompt(talk)
     model.template = "{{ '- ' * 3 }}{{ 2 * 3 }}"
     assert model.chat_prompt(talk) == "- - - 6"
-    for model.template in ("{{ raise_exception('roles must alternate') }}", "{% if %}", "{{ 1 / 0 }}"):
+    model.template = "{{ strftime_now('%Y') | length }}"
+    assert model.chat_prompt(talk) == "4"
+    for model.template in ("{{ raise_exception('roles must alternate') }}", "{{ 1 / 0 }}", "{{ strftime_now(2) }}"):
         with pytest.raises(InputError, match="refuses"):
+            model.chat_prompt(talk)
+    for model.template in ("{% if %}", "one\n{{ messages[0]"):
+        with pytest.raises(InputError, match=r"not a Jinja template \(line \d"):
             model.chat_prompt(talk)
     with pytest.raises(InputError, match=r"messages\[0\]"):
         model.chat_prompt([{"role": "user"}])
