@@ -219,7 +219,8 @@ class WordVectors:
             raise InputError(f"analogy {wrong!r} has {len(wrong)} words, expected 4: (man, king, woman, queen)")
         known = [[self.row(word) for word in each] for each in given if all(word in self for word in each)]
         right = by_neighbour = 0
-        for rows_Q4 in torch.tensor(known, dtype=torch.long).view(len(known), 4).split(256):
+        rows_A4 = torch.tensor(known, dtype=torch.long).view(len(known), 4)
+        for rows_Q4 in torch.split(rows_A4, 256):
             right += _count_right(self._scores(rows_Q4[:, :3]), rows_Q4)
             by_neighbour += _count_right(self.units[rows_Q4[:, 2]] @ self.units.mT, rows_Q4)
         return AnalogyAccuracy(right, by_neighbour, len(known), len(given) - len(known))

@@ -105,7 +105,7 @@ def kl_divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
     """`[T]`: Kullback–Leibler divergence of the second distribution from the first, in nats, from logits."""
     size = max(MAX_LOGITS // first_TC.shape[-1], 1)
     found = []
-    for parts in zip(first_TC.split(size), second_TC.split(size), strict=True):
+    for parts in zip(torch.split(first_TC, size), torch.split(second_TC, size), strict=True):
         p_TC, q_TC = (part.log_softmax(-1) for part in parts)
         found.append((p_TC.exp() * (p_TC - q_TC)).sum(-1).clamp(min=0))  # rounding may go below
     return torch.cat(found).cpu()
