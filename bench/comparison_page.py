@@ -58,6 +58,8 @@ QUALITIES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
 }
 MAIN = {"copy": "exact", "grammar": "exact", "multi30k": "bleu", "digits": "test_accuracy"}
 """The measure of a task in the summary."""
+FEW = 10
+"""Sentences of a length whose BLEU is shown."""
 COSTS = {
     "self-attention": ("n² · d", "1", "1"),
     "lstm": ("n · d²", "n", "n"),
@@ -164,8 +166,9 @@ def task_table(family: str, tasks: Mapping[str, Results]) -> list[str]:
 
 
 def by_length(results: Results) -> list[str]:
-    """BLEU by the number of words of the source."""
-    buckets = sorted({(row[0], row[1] or 0) for each in results.values() for row in each["by_length"]})
+    """BLEU by the number of words of the source; lengths of a few sentences are left out."""
+    found = [row for each in results.values() for row in each["by_length"]]
+    buckets = sorted({(row[0], row[1] or 0) for row in found if row[2] >= FEW})
     names = [f"{first or 'up'} to {last}" if last else f"{first} or more" for first, last in buckets]
     rows = []
     for model, each in results.items():
