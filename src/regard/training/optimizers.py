@@ -223,7 +223,7 @@ class Ema:
 
         Values are exchanged and tensors stay, so compiled and recorded computations stay valid.
         """
-        with ExitStack() as swapped:  # memory can run out in between: then the model is no mixture
+        with ExitStack() as swapped:  # the weights are restored even if memory runs out in between
             for name in self._parameters:
                 self._swap(name)
                 swapped.callback(self._swap, name)
