@@ -1,17 +1,18 @@
 """Language models of three sizes at equal minutes: bits per byte against compute, the start of a scaling curve.
 
-    python bench/scaling.py DATA [--runs runs/scaling] [--minutes 7]
+    python bench/scaling.py DATA [--recipe recipes/books-small.toml] [--runs runs/scaling] [--minutes 7]
     python bench/scaling.py --plot bench/results/DATE-scaling.json
 
-DATA has train.txt.xz and dev.txt.xz of the books. The models of recipes/books.toml and of two other sizes train at the
-same time on one GPU, which shares its time equally among them. The result is a dated file in bench/results, and a plot
-if matplotlib is there. Finished runs are not repeated.
+DATA has train.txt.xz and dev.txt.xz of the books. The model of a recipe and models of half and twice its width train
+at the same time on one GPU, or with one thread each on a CPU, which shares its time equally among them. The result is a
+dated file in bench/results, and a plot if matplotlib is there. Finished runs are not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -20,25 +21,22 @@ from typing import Any
 from measured import environment
 
 from regard.models.count import count, training_flops
-from regard.tasks.recipe import job_model, make_job
+from regard.models.settings import Decoder
+from regard.tasks.recipe import job_model, make_job, read_job
 from regard.tasks.run import evaluate_run
 from regard.training.run import Run
+from regard.training.settings import Muon
 from regard.weights.directory import OF_RUN
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "books.toml"
-SIZES: dict[str, list[str]] = {
-    "small": ["model.width=128", "model.depth=4", "model.ffn.hidden=344"],
-    "books": [],
-    "large": [
-        *("model.width=512", "model.ffn.hidden=1376", "model.attention.heads=8", "model.attention.kv_heads=8"),
-        "train.optimizer.rest.rate=1.5e-3",
-    ],
-}
+SIZES = {"half": 0.5, "recipe": 1.0, "double": 2.0}
+"""Factors of the width, the heads and the feed-forward layer. The rate of embeddings is divided by them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--runs", type=Path, default=Path("runs/scaling"))
     parser.add_argument("--minutes", type=float, default=7.0)
     parser.add_argument("--plot", type=Path)
@@ -46,7 +44,7 @@ def main() -> None:
     if given.plot:
         plot(json.loads(given.plot.read_text(encoding="utf-8"))["sizes"], given.plot.with_suffix(".png"))
         return
-    train(given.data, given.runs, given.minutes)
+    train(given.recipe, given.data, given.runs, given.minutes)
     found = environment()
     rows = {name: row(given.runs / name) for name in SIZES}
     result = Path(__file__).parent / "results" / f"{found['date']}-scaling.json"
@@ -56,15 +54,26 @@ def main() -> None:
     plot(rows, result.with_suffix(".png"))
 
 
-def train(data: Path, runs: Path, minutes: float) -> None:
+def train(recipe: Path, data: Path, runs: Path, minutes: float) -> None:
     """Trains all sizes at the same time; the first one prepares the data, and the others wait for it."""
-    started = []
-    for name, changes in SIZES.items():
+    job = read_job(recipe)
+    model, optimizer, started = job_model(job), job.train.optimizer, []
+    assert isinstance(model, Decoder)
+    assert isinstance(optimizer, Muon)
+    rate = optimizer.rest.rate or 1e-3
+    for name, factor in SIZES.items():
         if (runs / name).is_dir():
             continue
-        command = [sys.executable, "-m", "regard", "train", str(RECIPE), f"data.root={data}", *changes]
-        command += [f"train.directory={runs / name}", f"train.minutes={minutes}"]
-        started.append(subprocess.Popen(command))
+        heads = math.ceil(factor * model.attention.heads)
+        width = math.ceil(factor * model.width / (2 * heads)) * 2 * heads
+        changes = [f"model.width={width}", f"model.attention.heads={heads}", f"model.attention.kv_heads={heads}"]
+        changes += [f"model.ffn.hidden={round(factor * model.ffn.hidden)}", f"train.minutes={minutes}"]
+        changes += [
+            f"train.optimizer.rest.rate={rate / factor}",
+            f"train.directory={runs / name}",
+        ]
+        command = [sys.executable, "-m", "regard", "train", str(recipe), f"data.root={data}", *changes]
+        started.append(subprocess.Popen([*command, "--threads", "1"]))
     for each in started:
         if each.wait():
             sys.exit("a training failed")
@@ -75,7 +84,7 @@ def row(directory: Path) -> dict[str, Any]:
     run = Run.open(directory)
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     job = make_job(directory.name, {key: value for key, value in run.config.items() if key not in OF_RUN}, {})
-    model, tokens = job_model(job, None), job.train.step_tokens
+    model, tokens = job_model(job), job.train.step_tokens
 
     def flops(step: int) -> float:
         return training_flops(model, step * tokens / job.task.context, step * tokens)

@@ -1,11 +1,12 @@
-"""Makes the data of recipes/encoder.toml from books, Europarl, WikiText-2 and SQuAD as published.
+"""Makes the data of recipes/encoder.toml from books, Europarl, WikiText-2, SQuAD and Tatoeba as published.
 
     python recipes/encoder_data.py FROM TO
 
 FROM contains `books/*.txt.xz` (a paragraph on each line, an empty line between chapters),
-`europarl-en-de/train-*.tsv.xz` (English, a tab, German), `wikitext-2/*.raw.xz` and `squad-v1.1/train-v1.1.json.xz`. TO
-gets text files with an empty line between documents: chapters, sentences of Europarl, sections of WikiText, articles of
-SQuAD. `sentences.txt.xz` has the sentences of WikiText and SQuAD line by line, for recipes/sentences.toml.
+`europarl-en-de/train-*.tsv.xz` and `tatoeba-en-de/train.tsv.xz` (English, a tab, German), `wikitext-2/*.raw.xz` and
+`squad-v1.1/train-v1.1.json.xz`. TO gets text files with an empty line between documents: chapters, sentences of
+Europarl and Tatoeba, sections of WikiText, articles of SQuAD, and paragraphs of SQuAD with their questions.
+`sentences.txt.xz` has the sentences of WikiText and SQuAD line by line, for recipes/sentences.toml.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 TOKENIZED = ((r" @(.)@ ", r"\1"), (r" ([,.;:!?)\]%])", r"\1"), (r"([(\[$]) ", r"\1"), (r" (n't|'\w+)\b", r"\1"))
 """Spaces that WikiText's tokenization added, and the text without them."""
@@ -29,12 +31,15 @@ def main(origin: Path, target: Path) -> None:
     for part in sorted(origin.glob("europarl-en-de/train-*.tsv.xz")):
         sentences = ([line.split("\t")[0]] for line in _lines(part))
         _write(target / f"europarl-{part.name[6]}.txt.xz", sentences)
+    english = dict.fromkeys(line.split("\t")[0] for line in _lines(origin / "tatoeba-en-de/train.tsv.xz"))
+    _write(target / "tatoeba.txt.xz", ([sentence] for sentence in english))
     for split in ("train", "valid"):
         _write(target / f"wikitext.{split}.txt.xz", _sections(_lines(origin / f"wikitext-2/{split}.raw.xz")))
     with lzma.open(origin / "squad-v1.1/train-v1.1.json.xz", "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
     contexts = [[" ".join(each["context"].split()) for each in article["paragraphs"]] for article in articles]
     _write(target / "squad.txt.xz", contexts)
+    _write(target / "questions.txt.xz", map(_questions, (each for article in articles for each in article["paragraphs"])))
     paragraphs = [text for article in contexts for text in article]
     paragraphs += [line for document in _sections(_lines(origin / "wikitext-2/train.raw.xz")) for line in document]
     sentences = [text for each in paragraphs for text in SENTENCE_END.split(each) if 5 <= len(text.split()) <= 40]
@@ -73,6 +78,11 @@ def _sections(lines: Iterable[str]) -> Iterator[list[str]]:
             held.append(line)
     if held:
         yield held
+
+
+def _questions(paragraph: dict[str, Any]) -> list[str]:
+    """A paragraph and its questions."""
+    return [" ".join(text.split()) for text in (paragraph["context"], *(each["question"] for each in paragraph["qas"]))]
 
 
 def _write(path: Path, documents: Iterable[list[str]]) -> None:

@@ -358,12 +358,12 @@ class TwoDirectionsHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-    """A logit `[..., 1]` for each token: whether a generator replaced it. The generator is part of the head."""
+    """A logit `[..., 1]` for each token: whether a generator replaced it. A generator with layers is part of the head."""
 
     def __init__(self, head: settings.Replaced, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()
-        self.generator = Stack(model, model.position, depth=head.depth)
-        self.masked = MaskedHead(settings.Masked(), model, tokens)
+        self.generator = Stack(model, model.position, depth=head.depth) if head.depth else None
+        self.masked = MaskedHead(settings.Masked(), model, tokens) if head.depth else None
         self.dense = nn.Linear(model.width, model.width)
         self.output = nn.Linear(model.width, 1)
 

@@ -81,8 +81,9 @@ class Replaced(Settings):
     """A logit for each token: whether a generator, a smaller encoder, replaced it (Clark et al. 2020: ELECTRA)."""
 
     kind: Literal["replaced"] = "replaced"
-    depth: blocks.Depth = 2
-    """Number of layers of the generator. It has the width and the token embeddings of the model."""
+    depth: Literal[0] | blocks.Depth = 2
+    """Number of layers of the generator. It has the width and the token embeddings of the model. 0: it has no layers of
+    its own, because the model itself is the generator."""
 
 
 class TwoDirections(Settings):

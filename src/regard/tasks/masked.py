@@ -73,9 +73,10 @@ class Masked(TaskSettings):
     pairs: Literal["next", "order"] | None = None
     """Whether texts are pairs of neighbouring parts of a document, half of them with another second part (next) or in
     the wrong order (order), which the class token predicts; none: they are not pairs."""
-    generator: Positive | None = None
+    generator: Literal[0] | Positive | None = None
     """Layers of a small generator that fills the hidden tokens. The model then predicts which tokens are not the
-    original ones (Clark et al. 2020: ELECTRA); none: it predicts the hidden tokens itself."""
+    original ones (Clark et al. 2020: ELECTRA). 0: the model is its own generator and learns both, in two passes. None:
+    it only predicts the hidden tokens."""
     detection: float = Field(default=50.0, gt=0)
     """Weight of the detection of replaced tokens, next to the loss of the generator."""
 
@@ -100,6 +101,12 @@ class MaskedTask(RawTextTask):
     encoded_by = ("pairs",)
     settings: Masked
     model: EncoderSettings
+    detector: str | None = None
+    """The name of the head that detects replaced tokens; none: no generator replaces tokens."""
+
+    @property
+    def trained_heads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*super().trained_heads, *([self.detector] if self.detector else [])]))
 
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
@@ -151,10 +158,10 @@ class MaskedTask(RawTextTask):
         return found
 
     def fit(self) -> ModelSettings:
-        if self.settings.generator is None:
-            model, self.head = with_head(self.model, MaskedHead, "masked", {})
-        else:
-            model, self.head = with_head(self.model, Replaced, "replaced", {"depth": self.settings.generator})
+        model, depth = self.model, self.settings.generator
+        if depth is not None:
+            model, self.detector = with_head(model, Replaced, "replaced", {"depth": depth})
+        model, self.head = (model, self.detector) if depth else with_head(model, MaskedHead, "masked", {})
         if self.settings.pairs:
             model, self.second_head = with_head(model, NextSentence, "follows", {})
         return model
@@ -181,10 +188,13 @@ class MaskedTask(RawTextTask):
     def _detection(self, model: Encoder, batch: Batch, segments: Tensor | None) -> tuple[Tensor, Loss]:
         """The hidden states for a text with tokens of the generator, and the loss of both networks."""
         text, cells, labels = batch.sequences["text"], batch.values["chosen"], batch.values["labels"]
-        head = model.heads[str(self.head)]
+        head = model.heads[str(self.detector)]
         assert isinstance(head, ReplacedHead)
-        small = head.generator(model.embedding(text.tokens, text.layout, segments), text.layout)
-        logits = head.masked(small.flatten(0, -2)[cells])
+        if head.generator is None or head.masked is None:
+            small, masked = model(text.tokens, text.layout, segments), model.heads[str(self.head)]
+        else:
+            small, masked = head.generator(model.embedding(text.tokens, text.layout, segments), text.layout), head.masked
+        logits = masked(small.flatten(0, -2)[cells])
         loss = cross_entropy(logits, labels, 0.0, model.training)
         noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log()
         drawn = (logits.detach().float() - noise).argmax(-1)  # Gumbel's way to draw from a softmax
@@ -198,12 +208,12 @@ class MaskedTask(RawTextTask):
         real = original != self.tokenizers.source.roles.get("pad", -1)
         wrong = (original != replaced) & real
         errors = functional.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction="none")
-        detection = torch.where(real, errors, 0).sum() / real.sum().clamp(min=1)
         sums = {"plain": loss.total.detach()}
         if not model.training:
             guessed = (scores > 0) & real
             sums |= {"found": (wrong & guessed).sum(), "guessed": guessed.sum(), "wrong": wrong.sum()}
-        total = loss.total + self.settings.detection * detection * loss.weight
+        # A step's weight is about `rate` times its tokens, so the sum becomes a mean over tokens however a step is split.
+        total = loss.total + self.settings.detection * self.settings.rate * torch.where(real, errors, 0).sum()
         return hidden, Loss(total, loss.weight, {**loss.sums, **sums})
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
@@ -236,13 +246,12 @@ class MaskedTask(RawTextTask):
         return found
 
     def logits(self, model: Encoder, tokens_BT: Tensor) -> Tensor:
-        """The logits over the vocabulary; those of the generator if the model detects replaced tokens."""
-        head = model.heads[str(self.head)]
-        if isinstance(head, ReplacedHead):
-            layout = Padded(*tokens_BT.shape)
+        """The logits over the vocabulary; those of the generator if it has layers of its own."""
+        head, layout = model.heads[str(self.head)], Padded(*tokens_BT.shape)
+        if isinstance(head, ReplacedHead) and head.generator is not None and head.masked is not None:
             filled: Tensor = head.masked(head.generator(model.embedding(tokens_BT, layout), layout))
             return filled
-        logits: Tensor = head(model(tokens_BT))
+        logits: Tensor = head(model(tokens_BT, layout))
         return logits
 
 

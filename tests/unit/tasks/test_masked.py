@@ -5,16 +5,23 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from data_cases import END, MASK, PAD, START, framed_texts, masked_in, stored
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from training_cases import SMALL, VOCABULARY
+from training_cases import examples as small_examples
+from training_cases import prepare as small_store
 
 from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Share
 from regard.data.columns import IGNORED, Draw, Examples
 from regard.data.loader import Planner
+from regard.models.build import build
 from regard.models.settings import Encoder
 from regard.settings import parse
 from regard.tasks.masked import GOLDEN, Masked, MaskedColumn, MaskedTask, chances, mixed, text_pairs
@@ -223,3 +230,55 @@ def test_pairs_of_sentences_are_balanced_and_follow_each_other() -> None:
             assert 0 < len(first) + len(second) <= 40
             same, step = first[0] // 100 == second[0] // 100, second[0] - first[-1]
             assert (same and step == 1) if follows else (not same if kind == "next" else second[-1] + 1 == first[0])
+
+
+@pytest.mark.parametrize("generator", [0, 1])
+def test_replaced_tokens_are_detected(generator: int, tmp_path: Path) -> None:
+    """The generator draws from two tokens, whatever it reads, so that all losses follow from the text it wrote."""
+    examples = small_examples("masked", small_store("masked", tmp_path, 2000))
+    numbers = np.arange(2000)
+    batch = examples.collate(Group(numbers, examples.lengths.of(numbers)), PaddedPlan(100_000), Draw(0, 0))
+    text, labels = batch.sequences["text"].tokens, batch.values["labels"]
+    original = torch.cat([text.flatten(), torch.zeros(1, dtype=torch.long)])
+    cells = torch.where(labels == IGNORED, text.numel(), batch.values["chosen"])
+    original = original.scatter(0, cells, labels)[:-1].view_as(text)
+    shares = torch.full((VOCABULARY,), 1e-9, dtype=torch.float64)
+    shares[7], shares[9] = 0.7, 0.3
+    of_generator: list[Any] = []
+    for weight in (2.0, 5.0):
+        task = MaskedTask(Masked(generator=generator, detection=weight), Encoder(vocabulary=VOCABULARY, **SMALL))
+        task._tokenizers = SimpleNamespace(source=SimpleNamespace(roles={"pad": 0}))  # type: ignore[assignment]
+        torch.manual_seed(1)
+        model = build(task.fit(), dtype=torch.float64).eval()
+        assert task.trained_heads == (("masked", "replaced") if generator == 0 else ("replaced",))
+        detector = model.heads["replaced"]
+        masked = model.heads["masked"] if generator == 0 else detector.masked
+        with torch.no_grad():
+            masked.norm.weight.zero_()
+            masked.norm.bias.zero_()
+            masked.output.bias.copy_(shares.log())
+        read: list[torch.Tensor] = []
+        model.register_forward_pre_hook(lambda _, given, read=read: read.append(given[0]))
+        loss = task.loss(model, batch)
+        assert len(read) == 2 - generator
+        assert set(read[-1][read[-1] != original].tolist()) == {7, 9}
+        chosen = read[-1].flatten()[batch.values["chosen"][labels != IGNORED]]
+        count = len(chosen)
+        assert count > 1000
+        assert {*chosen.tolist()} == {7, 9}
+        assert abs(int((chosen == 7).sum()) - 0.7 * count) < 4 * (0.21 * count) ** 0.5
+        real = original != 0
+        wrong = ((read[-1] != original) & real)[real].double()
+        layout = batch.sequences["text"].layout
+        right = torch.sigmoid(detector(model(read[-1], layout))).detach()[..., 0][real]
+        detection = -(wrong * right.log() + (1 - wrong) * (1 - right).log()).sum()
+        plain = -shares[labels[labels != IGNORED]].log().sum()
+        assert loss.total.item() == pytest.approx(float(plain + weight * 0.15 * detection), rel=1e-5)
+        assert (float(loss.weight), float(loss.sums["plain"])) == (count, pytest.approx(float(plain), rel=1e-6))
+        assert loss.sums["wrong"] == wrong.sum()
+        found = task.metrics(loss.total.item(), count, {key: float(value) for key, value in loss.sums.items()})
+        both = float(((right > 0.5) & (wrong == 1)).sum())
+        assert found["detection"] == pytest.approx(2 * both / float((right > 0.5).sum() + wrong.sum()))
+        loss.total.backward()
+        of_generator.append(masked.output.bias.grad)
+    assert torch.allclose(*of_generator)  # the detection does not train the generator's choice
