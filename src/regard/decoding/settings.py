@@ -17,6 +17,8 @@ from regard.settings import Settings, Table
 Token: TypeAlias = Annotated[int, Field(ge=0)]
 Word: TypeAlias = Annotated[tuple[Token, ...], Field(strict=False, min_length=1)]
 """A word as a sequence of tokens."""
+LEAST_TEMPERATURE = 1e-9
+"""Logits that are divided by less can exceed a float32."""
 
 
 class Power(Settings):
@@ -69,7 +71,7 @@ class Sampling(Filters):
     """Draws a random token at each step. Temperature, top-k, top-p and min-p apply in this order."""
 
     kind: Literal["sampling"] = "sampling"
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE)
     """Divides the logits: towards 0 the result is greedy, above 1 it is more random."""
     seed: int = Field(default=0, ge=0)
     """Each input has its own random stream, made from this seed and its index among the inputs."""
@@ -272,7 +274,7 @@ class GenerateOptions(Penalties, Filters):
         return self.details or self.n > 1 or self.logprobs is not None
 
     def search(self) -> Greedy | Sampling:
-        if self.temperature == 0:
+        if self.temperature < LEAST_TEMPERATURE:
             return Greedy()
         names = (*Filters.model_fields, "seed")
         return Sampling.model_construct(**{name: getattr(self, name) for name in names})  # they are valid already

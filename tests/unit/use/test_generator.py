@@ -50,6 +50,9 @@ def test_forms_of_results(model: Generator) -> None:
     asked = model.generate(PROMPT, tokens=3, logprobs=2, temperature=0.0)
     assert [len(each) for each in asked.alternatives] == [2, 2, 2]
     assert asked.logprobs == pytest.approx([max(each.values()) for each in asked.alternatives])
+    greedy = model.generate(PROMPT, tokens=12, temperature=0.0)
+    for least in (1e-9, 1e-39, 1e-300):  # the last one is 0 as a float32
+        assert model.generate(PROMPT, tokens=12, temperature=least) == greedy
     assert "".join(model.stream(PROMPT, tokens=12)) == text
     assert {*GenerateKeywords.__annotations__, "n", "logprobs", "details"} == set(GenerateOptions.model_fields)
 
