@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from regard.blocks.settings import Rotary
 from regard.data.settings import directions_of
 from regard.errors import RunError, WeightsError
-from regard.files import write_text
+from regard.files import read_json, write_text
 from regard.models.build import Model
 from regard.models.settings import Decoder, EncoderDecoder, Vision
 from regard.settings import Table
@@ -32,6 +33,7 @@ from regard.weights.tensors import build_with
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", "regard"]
 
+GENERATION = "generation_config.json"
 LUMINANCE = (0.299, 0.587, 0.114)
 """The shares of red, green and blue in grey (ITU-R BT.601)."""
 OF_TRAINING = ("id", "prepared", "reference")
@@ -124,6 +126,8 @@ def _write_huggingface(
         if translates:
             config["decoder_start_token_id"] = pair.target.role("start")
             config["forced_bos_token_id"] = next(iter(pair.target.opening), None)
+    if isinstance(model.settings, Decoder):
+        config |= _stated(source, model.settings, tables)
     if label := load_labels(source).get("label"):
         config["id2label"] = {str(number): name for number, name in enumerate(label)}
         config["label2id"] = {name: number for number, name in enumerate(label)}
@@ -131,6 +135,8 @@ def _write_huggingface(
     if isinstance(model.settings, Vision) and model.settings.channels == 1:
         model, notes = _in_colour(model), ["its grey images are written as images of three channels"]
     notes += write_pretrained(model, target, config=config)
+    if isinstance(model.settings, Decoder) and (source / GENERATION).is_file():
+        write_text(target / GENERATION, (source / GENERATION).read_text(encoding="utf-8"))
     if isinstance(model.settings, Vision):
         write_text(target / "preprocessor_config.json", json.dumps(_preprocessor(model.settings), indent=2) + "\n")
     if pair is None:
@@ -141,6 +147,16 @@ def _write_huggingface(
     if not pair.shared:
         write_huggingface(pair.target, target / "target", _template(pair.target, model, tables, None))
     return notes
+
+
+def _stated(source: Path, settings: Decoder, tables: Table) -> dict[str, Any]:
+    """The context and the ends of texts, as far as neither the settings nor the tokenizer have them."""
+    if (source / CONFIG_JSON).is_file():
+        stated, keys = read_json(source / CONFIG_JSON), ("max_position_embeddings", "eos_token_id")
+        return {key: stated[key] for key in keys if stated.get(key) is not None}
+    context = tables.get("task", {}).get("context")
+    free = isinstance(settings.position, Rotary) and settings.position.scaling is None
+    return {"max_position_embeddings": context} if free and context else {}
 
 
 def _template(tokenizer: Tokenizer, model: Model, tables: Table, language: str | None) -> dict[str, Any] | None:

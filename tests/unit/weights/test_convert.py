@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import tokenizers as tokenizers_library
 import torch
+from huggingface_directories import change_config
 from text_cases import CORPUS
 from tiny_translator import TEXTS, write_translator
 
 import regard
-from regard.blocks.settings import Alibi, Attention, Dense, RmsNorm, Rotary, TransformerXL, YarnScaling
+from regard.blocks.settings import Alibi, Attention, Dense, Gated, RmsNorm, Rotary, TransformerXL, YarnScaling
 from regard.errors import RunError, WeightsError
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Vision
 from regard.text.settings import Bpe, SpecialTokens
@@ -81,6 +82,33 @@ def test_from_hugging_face_and_back(run: Path, tmp_path: Path, tokenizers: Token
     config, roles = json.loads((tmp_path / "theirs" / "config.json").read_text()), tokenizers.source.roles
     for key, role in {"pad": "pad", "bos": "start", "eos": "end", "decoder_start": "start"}.items():
         assert config[f"{key}_token_id"] == roles[role]  # type: ignore[index]
+
+
+def test_the_context_and_the_ends_of_a_decoder_are_kept(tmp_path: Path, tokenizers: TokenizerPair) -> None:
+    def stated(name: str) -> Any:
+        return json.loads((tmp_path / name).read_text())
+
+    settings = Decoder(
+        vocabulary=tokenizers.source.size,
+        width=16,
+        depth=1,
+        norm=RmsNorm(),
+        norm_place="pre",
+        ffn=Gated(hidden=20, activation="silu", bias=False),
+        position=Rotary(),
+        attention=Attention(heads=2, bias=False),
+        dropout=0.0,
+    )
+    save_model(regard.build(settings), tmp_path / "run", tables={"task": {"kind": "language", "context": 24}})
+    tokenizers.save(tmp_path / "run")
+    convert(tmp_path / "run", tmp_path / "theirs", "huggingface")
+    assert stated("theirs/config.json")["max_position_embeddings"] == 24
+    change_config(tmp_path / "theirs", {"eos_token_id": [2, 5]})
+    (tmp_path / "theirs" / "generation_config.json").write_text('{"eos_token_id": [2, 5, 6]}')
+    convert(tmp_path / "theirs", tmp_path / "again", "huggingface")
+    assert stated("again/config.json")["max_position_embeddings"] == 24
+    assert stated("again/config.json")["eos_token_id"] == [2, 5]
+    assert stated("again/generation_config.json") == {"eos_token_id": [2, 5, 6]}
 
 
 def test_two_tokenizers_have_a_directory_each(tmp_path: Path) -> None:
