@@ -72,6 +72,7 @@ class InstructTask(Task):
     text_kind = "byte-bpe"
     usage = "chat {}"
     encoded_by = ("template",)
+    version = 2
     settings: Any
 
     @classmethod
@@ -89,7 +90,7 @@ class InstructTask(Task):
         return {"text": replace(AnswerColumn.for_tokenizer(self.tokenizers.source), predict=True)}
 
     def encode(self, examples: Sequence[Chat | Pair]) -> Mapping[str, Any]:
-        size = self.tokenizers.source.size
+        size, end = self.tokenizers.source.size, self.tokenizers.source.roles.get("end")
         rows = []
         for example in examples:
             if isinstance(example, Chat):
@@ -98,7 +99,9 @@ class InstructTask(Task):
                 pairs = (("user", example.source), ("assistant", example.target))
             messages = [{"role": role, "content": content} for role, content in pairs]
             parts = chat_parts(self._template, messages, self.tokenizers.source)
-            rows.append(self._started([id + size * answer for text, answer in parts for id in self._ids(text)]))
+            row = self._started([id + size * answer for text, answer in parts for id in self._ids(text)])
+            # A template that ends turns with another token, as Gemma's does, would never end the answer.
+            rows.append(row if end is None or size + end in row else [*row, size + end])
         return {"text": rows}
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:

@@ -107,6 +107,17 @@ def test_a_pair_is_a_conversation_and_bad_ones_are_counted(tmp_path: Path) -> No
     assert list(pairs.values("text")) == list(chats.values("text")[chats.offsets("text")[2] :])
 
 
+def test_the_last_answer_has_an_end(tmp_path: Path) -> None:
+    """Also if the template does not write it."""
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    template += "{% if add_generation_prompt %}assistant: {% endif %}"
+    task = prepared(recipe(tmp_path, task={"kind": "instruct", "template": template}))
+    store, tokenizer = task.data.examples["train"].store, task.tokenizers.source
+    offsets, values, end = store.offsets("text"), store.values("text"), tokenizer.size + tokenizer.role("end")
+    assert [int(values[stop - 1]) for stop in offsets[1:]] == [end] * 3
+    assert int((values == end).sum()) == 3
+
+
 @pytest.mark.slow
 def test_a_run_has_its_template(tmp_path: Path) -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
