@@ -27,7 +27,7 @@ from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair, check_texts
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
-from regard.weights.huggingface.tables import CONFIG_JSON
+from regard.weights.huggingface.tables import CONFIG_JSON, GENERATION
 from regard.weights.location import find_model
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ AnyOptions = TypeVar("AnyOptions", TranslateOptions, GenerateOptions)
 Use: TypeAlias = Literal["translate", "predict", "fill", "embed"]
 """What a loaded model can do: the names of its methods."""
 ShippedName: TypeAlias = Literal["de-en", "en-de", "german-english"]
-GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,11 @@ def load(
 
         _require_rows(place, [("target", network.settings.vocabulary, tokenizers.target.size)])
         given = (network, tokenizers, config)
-        text_frame = generator.foreign_frame(place, *given) if foreign else generator.run_frame(*given)
+        stated = config if foreign else config.get("generation")  # of a Hugging Face model that was converted
+        if stated is None:
+            text_frame = generator.run_frame(*given)
+        else:
+            text_frame = generator.foreign_frame(place, network, tokenizers, stated)
         return generator.Generator(str(name), place, *given, text_frame)
     if not isinstance(network, EncoderDecoder) or tokenizers is None or task_kind(config) not in (None, "translate"):
         return Loaded(str(name), place, network, tokenizers, config)

@@ -28,12 +28,13 @@ from regard.weights.checkpoints import checksum, write_checksums
 from regard.weights.ctranslate2 import write_ctranslate2
 from regard.weights.directory import CONFIG, LISTED, load_labels, load_model, read_config, save_labels, save_model
 from regard.weights.huggingface.directory import find_tokenizers, write_pretrained
-from regard.weights.huggingface.tables import CONFIG_JSON
+from regard.weights.huggingface.tables import CONFIG_JSON, GENERATION
 from regard.weights.tensors import build_with
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", "regard"]
 
-GENERATION = "generation_config.json"
+STATED = ("max_position_embeddings", "bos_token_id", "eos_token_id")
+"""Keys of a Hugging Face decoder's config that decide where its texts begin and end."""
 LUMINANCE = (0.299, 0.587, 0.114)
 """The shares of red, green and blue in grey (ITU-R BT.601)."""
 OF_TRAINING = ("id", "prepared", "reference")
@@ -84,11 +85,16 @@ def convert(
         if labels := load_labels(source):
             save_labels(labels, target)
         kept = {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)}
+        if isinstance(model.settings, Decoder) and (source / CONFIG_JSON).is_file():
+            kept["generation"] = _stated(source, model.settings, tables)
         save_model(model, target, None if form == "regard" else form, kept)
         listed = [target / name for name in LISTED]
         write_checksums(target, {path.name: checksum(path) for path in listed if path.is_file()})
-    if form not in ("ctranslate2", "timm") and (template := chat_template(source, tables)) is not None:
-        write_text(target / TEMPLATE_FILE, template)
+    if form not in ("ctranslate2", "timm"):
+        if (template := chat_template(source, tables)) is not None:
+            write_text(target / TEMPLATE_FILE, template)
+        if isinstance(model.settings, Decoder) and (source / GENERATION).is_file():
+            write_text(target / GENERATION, (source / GENERATION).read_text(encoding="utf-8"))
     return sorted(path for path in target.rglob("*") if path.is_file())
 
 
@@ -135,8 +141,6 @@ def _write_huggingface(
     if isinstance(model.settings, Vision) and model.settings.channels == 1:
         model, notes = _in_colour(model), ["its grey images are written as images of three channels"]
     notes += write_pretrained(model, target, config=config)
-    if isinstance(model.settings, Decoder) and (source / GENERATION).is_file():
-        write_text(target / GENERATION, (source / GENERATION).read_text(encoding="utf-8"))
     if isinstance(model.settings, Vision):
         write_text(target / "preprocessor_config.json", json.dumps(_preprocessor(model.settings), indent=2) + "\n")
     if pair is None:
@@ -150,10 +154,12 @@ def _write_huggingface(
 
 
 def _stated(source: Path, settings: Decoder, tables: Table) -> dict[str, Any]:
-    """The context and the ends of texts, as far as neither the settings nor the tokenizer have them."""
+    """What neither settings nor tokenizer hold: the context, and where texts begin and end."""
     if (source / CONFIG_JSON).is_file():
-        stated, keys = read_json(source / CONFIG_JSON), ("max_position_embeddings", "eos_token_id")
-        return {key: stated[key] for key in keys if stated.get(key) is not None}
+        stated = read_json(source / CONFIG_JSON)
+        return {key: stated[key] for key in STATED if stated.get(key) is not None}
+    if "generation" in tables:  # of a Hugging Face model that was converted
+        return dict(tables["generation"])
     context = tables.get("task", {}).get("context")
     free = isinstance(settings.position, Rotary) and settings.position.scaling is None
     return {"max_position_embeddings": context} if free and context else {}

@@ -109,6 +109,15 @@ def test_the_context_and_the_ends_of_a_decoder_are_kept(tmp_path: Path, tokenize
     assert stated("again/config.json")["max_position_embeddings"] == 24
     assert stated("again/config.json")["eos_token_id"] == [2, 5]
     assert stated("again/generation_config.json") == {"eos_token_id": [2, 5, 6]}
+    expected = regard.load(tmp_path / "theirs", "cpu")
+    assert isinstance(expected, regard.Generator)
+    assert expected.frame.ends == {2, 5, 6}
+    for source, form in (("theirs", "regard"), ("regard", "int8"), ("int8", "huggingface")):
+        convert(tmp_path / source, tmp_path / form, form)  # type: ignore[arg-type]
+        model = regard.load(tmp_path / form, "cpu")
+        assert isinstance(model, regard.Generator)
+        assert model.frame == expected.frame
+        assert model.ids("the dog") == expected.ids("the dog")
 
 
 def test_two_tokenizers_have_a_directory_each(tmp_path: Path) -> None:

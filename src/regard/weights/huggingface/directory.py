@@ -20,7 +20,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.weights.huggingface.decoders import DECODERS
 from regard.weights.huggingface.encoders import ENCODERS
 from regard.weights.huggingface.seq2seq import SEQ2SEQ
-from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE, Config, Family
+from regard.weights.huggingface.tables import CONFIG_JSON, GENERATION, GGUF_FILE, Config, Family
 from regard.weights.huggingface.vit import IMAGES, Timm
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
@@ -70,7 +70,7 @@ def find_tokenizers(directory: Path) -> TokenizerPair | None:
     if pair is None or not (directory / CONFIG_JSON).is_file():
         return pair
     stated = read_json(directory / CONFIG_JSON)
-    generation = directory / "generation_config.json"
+    generation = directory / GENERATION
     stated |= read_json(generation) if generation.is_file() else {}
     keys: dict[Role, str] = {"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"}
     size = pair.target.size

@@ -26,6 +26,7 @@ from regard.settings import nested, parse, shown
 from regard.weights.tensors import check, listed
 
 CONFIG_JSON = "config.json"
+GENERATION = "generation_config.json"
 GGUF_FILE = "gguf_file"
 """The key of a `config.json` that stands for a GGUF file."""
 FULL, WINDOW = "full_attention", "sliding_attention"
