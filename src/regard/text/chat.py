@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from regard.errors import InputError
 from regard.files import read_json
 from regard.settings import Table, shown
-from regard.text.tokenizer import CONFIG_FILE, Tokenizer
+from regard.text.tokenizer import CONFIG_FILE, HUGGINGFACE_ROLES, Tokenizer
 
 TEMPLATE_FILE = "chat_template.jinja"
 MOST_REPEATS = 1000
@@ -57,14 +58,14 @@ def render_chat(
             raise SecurityError(f"access to {attribute}")
 
     environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    # The functions that templates of Hugging Face may call.
+    # What templates of Hugging Face may use; tools and documents are always defined there.
+    environment.filters["tojson"] = _json  # Jinja's own escapes HTML
     environment.globals |= {"raise_exception": refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
     names = {role: tokenizer.token(number) for role, number in tokenizer.roles.items()}
-    tokens = {"bos_token": names.get("start", ""), "eos_token": names.get("end", ""), "pad_token": names.get("pad")}
+    given: dict[str, Any] = {theirs: names.get(role, "") for role, theirs in HUGGINGFACE_ROLES.items()}
+    given |= {"tools": None, "documents": None, "add_generation_prompt": answer}
     try:
-        return environment.from_string(template).render(
-            messages=[dict(message) for message in messages], add_generation_prompt=answer, **tokens
-        )
+        return environment.from_string(template).render(messages=[dict(message) for message in messages], **given)
     except SecurityError as error:
         raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
     except TemplateSyntaxError as error:
@@ -78,6 +79,12 @@ def render_chat(
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         problem = f"the chat template of {name} refuses these messages ({error})"
         raise InputError(f"{problem}; change their order, or use another template") from None
+
+
+def _json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def chat_parts(template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> list[tuple[str, bool]]:

@@ -167,6 +167,13 @@ def test_chat_templates(model: Generator) -> None:
     assert model.chat_prompt(talk) == "- - - 6"
     model.template = "{{ strftime_now('%Y') | length }}"
     assert model.chat_prompt(talk) == "4"
+    model.template = "{% if tools is not none or documents is not none %}no{% endif %}{{ pad_token }}{{ unk_token }}"
+    special = model.tokenizer.roles
+    assert model.chat_prompt(talk) == "".join(
+        model.tokenizer.token(special[role]) for role in ("pad", "unknown") if role in special
+    )
+    model.template = "{{ {'b': '<é>', 'a': 1} | tojson }}"
+    assert model.chat_prompt(talk) == '{"b": "<é>", "a": 1}'
     for model.template in ("{{ raise_exception('roles must alternate') }}", "{{ 1 / 0 }}", "{{ strftime_now(2) }}"):
         with pytest.raises(InputError, match="refuses"):
             model.chat_prompt(talk)
