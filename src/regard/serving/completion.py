@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from regard.decoding.continuation import TextRow, Written
 from regard.errors import InputError
-from regard.look.views.view import Text
+from regard.look.views.view import Text, valid_text
 from regard.models.cpu import fixed
 from regard.serving import http
 from regard.serving.prediction import ModelRequest, as_list, known_input, named
@@ -51,6 +51,7 @@ NEUTRAL: dict[str, Any] = {
 }
 """Fields that are not supported, with the values that change nothing."""
 
+StopText: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(valid_text)]
 Shown: TypeAlias = tuple[Written, int]
 """A token, and the number of characters before it."""
 
@@ -93,9 +94,7 @@ class WritingRequest(ModelRequest):
     """The same seed gives the same texts; random by default."""
     n: int = Field(default=1, ge=1)
     """Number of texts for each prompt."""
-    stop: Annotated[list[Annotated[Text, Field(min_length=1)]], BeforeValidator(as_list), Field(max_length=4)] = Field(
-        default_factory=list
-    )
+    stop: Annotated[list[StopText], BeforeValidator(as_list), Field(max_length=4)] = Field(default_factory=list)
     """The text ends before this string, or before the first of up to four."""
     stream: bool = False
     """Whether the text is sent while it is written, as server-sent events."""
