@@ -218,12 +218,19 @@ def chat_command(
     first = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
     messages: list[dict[str, str]] = []
+    code = 0
     while (text := _question()) is not None:
         if text == "/reset":
             messages = []
         elif text:
             messages.append({"role": "user", "content": text})
-            prompt, dropped = fitting(loaded, first, messages, options.tokens)
+            try:
+                prompt, dropped = fitting(loaded, first, messages, options.tokens)
+            except InputError as error:  # the message is too long
+                terminal.say(str(error))
+                messages.pop()
+                code = 1
+                continue
             if dropped:
                 terminal.say(f"the context is full; the oldest {dropped} messages are dropped")
                 del messages[:dropped]
@@ -233,6 +240,7 @@ def chat_command(
             except KeyboardInterrupt:  # ends the answer, not the conversation
                 terminal.say("")
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
+    raise typer.Exit(code)
 
 
 def _generator(

@@ -358,7 +358,7 @@ class TwoDirectionsHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-    """A logit `[..., 1]` for each token: whether a generator replaced it. A generator with layers is part of the head."""
+    """A logit `[..., 1]` for each token: whether a generator replaced it. Its layers are part of the head."""
 
     def __init__(self, head: settings.Replaced, model: TextModel, tokens: nn.Embedding) -> None:
         super().__init__()

@@ -193,7 +193,10 @@ class MaskedTask(RawTextTask):
         if head.generator is None or head.masked is None:
             small, masked = model(text.tokens, text.layout, segments), model.heads[str(self.head)]
         else:
-            small, masked = head.generator(model.embedding(text.tokens, text.layout, segments), text.layout), head.masked
+            small, masked = (
+                head.generator(model.embedding(text.tokens, text.layout, segments), text.layout),
+                head.masked,
+            )
         logits = masked(small.flatten(0, -2)[cells])
         loss = cross_entropy(logits, labels, 0.0, model.training)
         noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log()
@@ -212,7 +215,7 @@ class MaskedTask(RawTextTask):
         if not model.training:
             guessed = (scores > 0) & real
             sums |= {"found": (wrong & guessed).sum(), "guessed": guessed.sum(), "wrong": wrong.sum()}
-        # A step's weight is about `rate` times its tokens, so the sum becomes a mean over tokens however a step is split.
+        # A step's weight is about `rate` times its tokens, so that this becomes a mean over tokens.
         total = loss.total + self.settings.detection * self.settings.rate * torch.where(real, errors, 0).sum()
         return hidden, Loss(total, loss.weight, {**loss.sums, **sums})
 

@@ -244,6 +244,18 @@ def test_chat_command(place: Path, tmp_path: Path) -> None:
     assert result.stdout == f"{expected}\n" * 2, (first, second)
 
 
+def test_a_message_that_is_too_long_does_not_end_a_chat(tmp_path: Path) -> None:
+    directory = write_decoder(tmp_path / "chat")
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    with (directory / "config.toml").open("a") as file:
+        file.write('\n[task]\nkind = "language"\ncontext = 60\n')
+    given = f"{'ein Hund ' * 100}\nHallo\n"
+    result = generate(directory, "--tokens", "5", verb="chat", given=given)
+    assert result.exit_code == 1, result.exception
+    assert "too many for the context" in result.stderr
+    assert result.stdout.strip()  # the answer to the second message
+
+
 def test_a_conversation_that_is_too_long(model: Generator) -> None:
     """The oldest turns are dropped, and the instructions and the last message stay."""
     long = Generator("long", model.directory, model.network, model.tokenizers, {}, replace(model.frame, limit=120))
