@@ -39,7 +39,8 @@ def main(origin: Path, target: Path) -> None:
         articles = json.load(file)["data"]
     contexts = [[" ".join(each["context"].split()) for each in article["paragraphs"]] for article in articles]
     _write(target / "squad.txt.xz", contexts)
-    _write(target / "questions.txt.xz", map(_questions, (each for article in articles for each in article["paragraphs"])))
+    asked = (_questions(each) for article in articles for each in article["paragraphs"])
+    _write(target / "questions.txt.xz", asked)
     paragraphs = [text for article in contexts for text in article]
     paragraphs += [line for document in _sections(_lines(origin / "wikitext-2/train.raw.xz")) for line in document]
     sentences = [text for each in paragraphs for text in SENTENCE_END.split(each) if 5 <= len(text.split()) <= 40]
