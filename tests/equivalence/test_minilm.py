@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformers import BertModel
 import regard
 from regard.blocks.embedding import pool
 from regard.blocks.layout import Padded
+from regard.errors import WeightsError
 from regard.weights.directory import load_model
 
 SENTENCES = [
@@ -77,3 +79,32 @@ def test_long_texts_are_cut_where_sentence_transformers_cuts_them(directory: Pat
     _, mean, _ = theirs_of(directory, (torch.tensor([encoding.ids]), torch.ones(1, 256)), torch.float32)
     ours = torch.from_numpy(regard.load(directory, "cpu").embed([text]))
     assert difference(ours, torch.nn.functional.normalize(mean)) < SINGLE
+
+
+@torch.no_grad()
+def test_the_files_of_newer_versions_of_sentence_transformers(directory: Path, tmp_path: Path) -> None:
+    """Version 6 names the pooling by one key, and states the length in `tokenizer_config.json`."""
+    for file in directory.iterdir():
+        if file.is_file() and file.name not in ("modules.json", "sentence_bert_config.json", "tokenizer_config.json"):
+            (tmp_path / file.name).symlink_to(file)
+    modules = [{"path": "", "type": "modules.Transformer"}, {"path": "1_Pooling", "type": "modules.Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "sentence_bert_config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 20}')
+    (tmp_path / "1_Pooling").mkdir()
+    pooling = tmp_path / "1_Pooling" / "config.json"
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_truncation(20)
+    tokenizer.no_padding()
+    text = "the dog runs through the snow and " * 9
+    ids = torch.tensor([tokenizer.encode(text).ids])
+    hidden = BertModel.from_pretrained(directory).eval()(ids).last_hidden_state[0]
+    poolings = {"cls": hidden[0], "mean": hidden.mean(0), "max": hidden.amax(0), "lasttoken": hidden[-1]}
+    for name, wanted in poolings.items():
+        pooling.write_text(json.dumps({"embedding_dimension": 384, "pooling_mode": name}))
+        ours = regard.load(tmp_path, "cpu").embed([text])
+        assert difference(torch.from_numpy(ours[0]), torch.nn.functional.normalize(wanted, dim=0)) < SINGLE
+    for modes in ("weightedmean", ["mean", "max"]):
+        pooling.write_text(json.dumps({"pooling_mode": modes}))
+        with pytest.raises(WeightsError, match=r"1_Pooling .*mean"):
+            regard.load(tmp_path, "cpu").embed(["a"])

@@ -330,8 +330,10 @@ def _require_rows(place: Path, sides: Iterable[tuple[str, int, int]]) -> None:
 
 def _sentence_limit(directory: Path, settings: ModelSettings) -> ModelSettings:
     """The settings with the length at which sentence-transformers cuts texts, if it is below the model's positions."""
-    file = directory / "sentence_bert_config.json"
-    limit = read_json(file).get("max_seq_length") if file.is_file() else None
+    limit = None
+    for name, key in (("tokenizer_config.json", "model_max_length"), ("sentence_bert_config.json", "max_seq_length")):
+        if (file := directory / name).is_file():
+            limit = read_json(file).get(key) or limit
     shorter = isinstance(limit, int) and 0 < limit < (reach(settings) or 0)
     return settings.changed({"position.length": limit}) if shorter else settings
 
@@ -347,18 +349,14 @@ def _sentence_pooling(directory: Path) -> PoolingKind:
         raise WeightsError(f"{modules} names the module {other.pop()}, which is not supported; only pooling is")
     place = next((str(each.get("path")) for each in listed if str(each.get("type")).endswith("Pooling")), "1_Pooling")
     config = read_json(directory / place / CONFIG_JSON)
-    names: dict[str, PoolingKind] = {
-        "mean_tokens": "mean",
-        "cls_token": "class",
-        "max_tokens": "max",
-        "lasttoken": "last",
-    }
-    chosen = [kind for name, kind in names.items() if config.get(f"pooling_mode_{name}")]
-    if len(chosen) != 1:
-        raise WeightsError(
-            f"{directory / place} combines several poolings or has an unknown one; only one is supported"
-        )
-    return chosen[0]
+    names: dict[str, PoolingKind] = {"mean": "mean", "cls": "class", "max": "max", "lasttoken": "last"}
+    older = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on]
+    modes = config.get("pooling_mode") or older  # one key since version 6
+    mode = modes if isinstance(modes, str) else "+".join(map(str, modes))
+    mode = mode.removesuffix("_tokens").removesuffix("_token")
+    if mode not in names:
+        raise WeightsError(f"{directory / place} has the pooling {mode}; only {', '.join(names)} are supported")
+    return names[mode]
 
 
 def task_kind(config: Table) -> str | None:
