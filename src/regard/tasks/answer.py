@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.blocks.layout import Layout, Packed
 from regard.blocks.settings import Positive
@@ -28,7 +29,7 @@ from regard.training.settings import Train
 from regard.training.step import Loss
 
 CANDIDATES = 20
-"""Starts and ends of each window that are combined."""
+"""Most spans of each window, and of all of them."""
 
 
 class Answering(TaskSettings):
@@ -202,12 +203,13 @@ def log_softmax_over_sequences(scores: Tensor, layout: Layout) -> Tensor:
     return flat - most[sequences] - sums.clamp(min=1e-30).log()[sequences]
 
 
-def best_spans(scores: Tensor, longest: int) -> Iterator[tuple[tuple[int, int], float]]:
-    """The spans of the most likely starts and ends that have at most `longest` tokens."""
+def best_spans(scores: Tensor, longest: int) -> list[tuple[tuple[int, int], float]]:
+    """The best spans of at most `longest` tokens with the sums of their scores, the best first."""
     if not len(scores):
-        return
-    starts, ends = (side.topk(min(CANDIDATES, len(scores))) for side in scores.unbind(-1))
-    for start, one in zip(starts.indices.tolist(), starts.values.tolist(), strict=True):
-        for end, other in zip(ends.indices.tolist(), ends.values.tolist(), strict=True):
-            if start <= end < start + longest:
-                yield (start, end), one + other
+        return []
+    width = min(longest, len(scores))
+    ends = functional.pad(scores[:, 1], (0, width - 1), value=-torch.inf).unfold(0, width, 1)
+    sums = (scores[:, :1] + ends).flatten()  # of each start with the ends at and after it
+    best = sums.topk(min(CANDIDATES, int(sums.isfinite().sum())))
+    places = [(place // width, place // width + place % width) for place in best.indices.tolist()]
+    return list(zip(places, best.values.tolist(), strict=True))

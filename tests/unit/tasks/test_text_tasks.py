@@ -17,6 +17,7 @@ from regard.data.batches import Share
 from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.models.build import build
 from regard.settings import nested
+from regard.tasks.answer import best_spans
 from regard.tasks.classify import ClassifyTask
 from regard.tasks.recipe import make_job
 from regard.tasks.run import prepare_job
@@ -297,6 +298,22 @@ def test_an_answer_below_the_threshold_is_empty(folder: Path) -> None:
         [found] = task.predict(model, [("where is it ?", "the cat is bad in Rome .")])
         assert len(found) == 3
         assert (found[0]["answer"] == "") == empty
+
+
+def test_the_best_spans_are_those_of_a_search_over_all() -> None:
+    """Also if the best starts come after the best ends: without a threshold, every question has an answer."""
+    torch.manual_seed(0)
+    apart = torch.stack([torch.arange(50.0), -torch.arange(50.0)], -1)
+    for scores, longest in ((torch.randn(40, 2), 30), (torch.randn(7, 2), 3), (apart, 5), (apart[:0], 5)):
+        every = {
+            (start, end): float(scores[start, 0] + scores[end, 1])
+            for start in range(len(scores))
+            for end in range(start, min(start + longest, len(scores)))
+        }
+        wanted = sorted(every.values(), reverse=True)[:20]
+        found = best_spans(scores, longest)
+        assert [score for _, score in found] == pytest.approx(wanted)
+        assert [every[span] for span, _ in found] == pytest.approx(wanted)
 
 
 BAD_DATA: dict[str, tuple[str, dict[str, Any], list[str], str]] = {

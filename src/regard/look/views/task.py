@@ -43,7 +43,7 @@ def _read(study: Study, run: StudyRun, name: str, logits_TC: Tensor) -> dict[str
         # The context is the second text, or the only one.
         segments, last = run.read.segments, max(run.read.segments)
         places = [i for i, token in enumerate(side.tokens) if segments[i] == last and token.span != inputs.NO_SPAN]
-        spans = sorted(best_spans(logits_TC[places].cpu(), Answering().longest), key=lambda span: -span[1])
+        spans = best_spans(logits_TC[places].cpu(), Answering().longest)
         best = [places[i] for i in spans[0][0]] if spans else []
         text = side.text[side.tokens[best[0]].span[0] : side.tokens[best[1]].span[1]] if best else ""
         return {"start": starts.tolist(), "end": ends.tolist(), "best": best, "text": text}
