@@ -268,7 +268,7 @@ SMALL_ENCODER = {
     "attention_probs_dropout_prob": 0.0,
 }
 DISTIL = {"vocab_size": 60, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 50, "max_position_embeddings": 24}
-ENCODERS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+ENCODERS: dict[str, tuple[dict[str, object], ...]] = {
     "Roberta": (
         {**SMALL_ENCODER, "type_vocab_size": 1},
         {**SMALL_ENCODER, "hidden_size": 48, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
@@ -289,6 +289,7 @@ ENCODERS |= {
     "MPNet": (SMALL_ENCODER, {**SMALL_ENCODER, "hidden_size": 48, "hidden_act": "relu", "layer_norm_eps": 1e-5}),
     "ModernBert": (
         {**MODERN, "num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
+        {**MODERN, "global_attn_every_n_layers": 1},
         {
             **MODERN,
             "layer_types": ["full_attention", "sliding_attention"],

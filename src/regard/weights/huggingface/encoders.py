@@ -407,7 +407,7 @@ class ModernBert(Bert):
         if not isinstance(settings.position, Rotary):
             raise self.cannot(f"position is {settings.position.kind}, only rotary is supported")
         config = super().write_rest(settings) | {
-            "local_attention": 2 * (settings.attention.window or 1) - 2,
+            "local_attention": max(2 * (settings.attention.window or 1) - 2, 1),
             "layer_types": tables.layer_types(settings),
             "rope_parameters": tables.rotation_bases(settings.position),
         }
