@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, is_dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from regard.use.generator import Generation, Generator
     from regard.use.model import Loaded
 
+Result = TypeVar("Result")
 CHUNK = 256
 """Inputs that are computed together."""
 Inputs = Annotated[list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts, or image files.")]
@@ -92,8 +93,22 @@ def fill_command(
         tables = ((f"{token} {100 * share:.1f} %" for token, share in mask.items()) for mask in masks)
         return " | ".join(map("  ".join, tables))
 
-    texts = chain.from_iterable(terminal.input_chunks(inputs, source, CHUNK))
-    terminal.write_lines((line(loaded.fill(text, best)) for text in texts), output)
+    chunks = terminal.input_chunks(inputs, source, 1)
+    terminal.write_lines(_numbered(chunks, lambda texts: line(loaded.fill(texts[0], best))), output)
+
+
+def _numbered(chunks: Iterable[list[str]], compute: Callable[[list[str]], Result]) -> Iterator[Result]:
+    """The result of each chunk. An error names the index of an input among all inputs, not in its chunk."""
+    done = 0
+    for chunk in chunks:
+        try:
+            yield compute(chunk)
+        except InputError as error:
+            place = re.match(r"inputs\[(\d+)", str(error))
+            if place is None:
+                raise
+            raise InputError(f"inputs[{done + int(place[1])}{str(error)[place.end() :]}") from None
+        done += len(chunk)
 
 
 def embed_command(  # noqa: PLR0913
@@ -116,7 +131,7 @@ def embed_command(  # noqa: PLR0913
     loaded: Loaded = terminal.open_model(model, device, threads)
     chunks = terminal.input_chunks(inputs, source, CHUNK)
     if search is None:
-        vectors = np.concatenate([loaded.embed([]), *map(loaded.embed, chunks)])
+        vectors = np.concatenate([loaded.embed([]), *_numbered(chunks, loaded.embed)])
         if as_json:
             terminal.write_lines((json.dumps([round(float(x), 6) for x in row]) for row in vectors), output)
         elif output is not None:
@@ -133,8 +148,8 @@ def embed_command(  # noqa: PLR0913
     known = np.concatenate([loaded.embed(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK)])
 
     def found() -> Iterator[str]:
-        for chunk in chunks:
-            for text, vector in zip(chunk, loaded.embed(chunk), strict=True):
+        for pairs in _numbered(chunks, lambda chunk: zip(chunk, loaded.embed(chunk), strict=True)):
+            for text, vector in pairs:
                 cosines = known @ vector
                 near = [(numbers[i], float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:best]]
                 if as_json:

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import regard
+from regard.cli import predict
 from regard.cli.app import app
-from regard.errors import DataError
+from regard.errors import DataError, InputError
 
 
 def embed(*arguments: str, given: str | None = None) -> Result:
@@ -42,3 +43,14 @@ def test_search(tmp_path: Path) -> None:
     error = embed("a dog", "--search", str(file)).exception
     assert isinstance(error, DataError)
     assert "has no lines with text" in str(error)
+
+
+@pytest.mark.slow
+def test_an_input_is_named_by_its_index_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "CHUNK", 2)
+    file = tmp_path / "texts.txt"
+    file.write_text("a [MASK]\nb\nc\n\n", encoding="utf-8")
+    for command, index in ((["embed"], 3), (["embed", "--search", str(file)], 3), (["fill"], 1)):
+        error = CliRunner().invoke(app, [*command, "encoder", "--input", str(file), "--device", "cpu"]).exception
+        assert isinstance(error, InputError)
+        assert str(error).startswith(f"inputs[{index}] has ")
