@@ -121,6 +121,10 @@ class AnswerTask(TextTask):
                 yield Window(number, [*lead, *context.ids[start:end]], first, context.offsets[start:end])
 
     def fit(self) -> ModelSettings:
+        limit = reach(self.model)
+        if limit is not None and limit < self.settings.context:  # of Hugging Face; `limit` refuses it in training
+            smaller = {"context": limit, "stride": limit // 3, "question": limit // 6}  # in the default proportions
+            self.settings = self.settings.changed(smaller)
         model, self.head = with_head(self.model, Spans, "answer", {})
         return cast(ModelSettings, model)
 

@@ -14,6 +14,7 @@ from torch._dynamo.testing import CompileCounter
 import regard
 from regard.blocks.layout import Padded
 from regard.data.batches import Share
+from regard.data.examples import Question
 from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.models.build import build
 from regard.settings import nested
@@ -21,7 +22,7 @@ from regard.tasks.answer import best_spans
 from regard.tasks.classify import ClassifyTask
 from regard.tasks.recipe import make_job
 from regard.tasks.run import prepare_job
-from regard.tasks.task import Task
+from regard.tasks.task import Task, head_task
 from regard.text.tokenizer import Tokenizer
 from regard.training.report import Display
 from regard.training.step import Objective
@@ -298,6 +299,15 @@ def test_an_answer_below_the_threshold_is_empty(folder: Path) -> None:
         [found] = task.predict(model, [("where is it ?", "the cat is bad in Rome .")])
         assert len(found) == 3
         assert (found[0]["answer"] == "") == empty
+
+
+def test_windows_fit_into_the_positions_of_a_model_without_a_run(folder: Path) -> None:
+    given: Any = prepared(folder, "answer")
+    network = build(given.model.changed({"position": {"kind": "learned", "length": 40}}))
+    task: Any = head_task("answer", network, given.tokenizers, {})
+    windows = list(task._windows([Question("", "where is it ?", "the dog is bad in Rome . " * 30, ())]))
+    assert max(len(window.tokens) for window in windows) + 2 == 40
+    assert len({place for window in windows for place in window.offsets}) == 7 * 30  # the whole context
 
 
 def test_the_best_spans_are_those_of_a_search_over_all() -> None:
