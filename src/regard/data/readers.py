@@ -314,6 +314,8 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
     for part, value in (("context", context), ("question", question)):
         if not isinstance(value, str) or not value.strip():
             return Problem(f"has no {part}", name)
+        if not _encodes(value):
+            return Problem("holds half a character", f"{name}: {part}")
     answers: list[Answer] = []
     listed = asked.get("answers", ())
     for found in listed if isinstance(listed, list) else (listed,):
@@ -334,6 +336,8 @@ def read_choices(settings: kinds.Choices, file: str) -> Found[Choice]:
         nonlocal expected
         if not isinstance(options, list) or not all(isinstance(each, str) and each.strip() for each in options):
             return Problem("has options that are not a list of texts")
+        if not all(map(_encodes, options)):
+            return Problem("holds half a character", "options")
         expected = expected or len(options)
         if len(options) != expected or expected < 2:
             return Problem(f"does not have {max(expected, 2)} options, as the first line has", f"it has {len(options)}")

@@ -377,6 +377,7 @@ def test_questions() -> None:
         asked("q3", ("1815", 15)),
         asked("q4", ("", 0)),
         nothing,
+        asked("q6") | {"question": "When\ud83d?"},
     )
     assert read(Squad(train=["a.json"])) == (
         [
@@ -387,6 +388,7 @@ def test_questions() -> None:
             "1 × has an answer that is not in its context: a.json, question 3 (q3: 1815)",
             "1 × has an answer without text and answer_start: a.json, question 4 (q4)",
             "1 × has no question: a.json, question 5 (q5)",
+            "1 × holds half a character: a.json, question 6 (q6: question)",
         ],
     )
     squad(asked("q1"), context=None)
