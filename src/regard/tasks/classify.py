@@ -64,6 +64,8 @@ class ClassifyTask(TextTask):
             raise SettingsError(f"data.kind ({data.kind}) has no labelled texts; choose labelled-tsv, -csv or -jsonl")
         if data.labels == "absent":
             raise SettingsError('data.labels is "absent", but classification needs labels; set it to "classes"')
+        if data.labels == "numbers" and getattr(job.task, "weights", None) is not None:
+            raise SettingsError('task.weights needs classes, but data.labels is "numbers"; remove it')
         found = {"pair": getattr(data, "second", None) is not None, "number": data.labels == "numbers"}
         return replace(job, task=job.task.changed(found))
 
