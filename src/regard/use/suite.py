@@ -128,7 +128,7 @@ class Suite:
         if self.model is None:
             table["model"] = {**DEFAULT_MODEL, **table.get("model", {})}
         else:
-            table["train"] = {**table["train"], "start": self.model}
+            table["train"] = {**table.get("train", {}), "start": self.model}
         path = self.directory / task / f"{seed}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         text = tomli_w.dumps(table) + "".join(f"# {change}\n" for change in self.changes)

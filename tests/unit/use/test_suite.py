@@ -70,6 +70,13 @@ def test_a_suite_runs_once_and_reports_test_data_where_there_are_some(
     assert json.loads((tmp_path / "out/results.json").read_text("utf-8"))["results"][0]["task"] == "films"
 
 
+def test_a_suite_without_settings_of_training(tmp_path: Path) -> None:
+    text = '[tasks.films]\ntask = "classify"\nmetrics = ["f1"]\ndata = { train = ["train.tsv"] }\n'
+    (tmp_path / "own.toml").write_text(text, encoding="utf-8")
+    suite = Suite(str(tmp_path / "own.toml"), str(tmp_path), "encoder", tmp_path / "out")
+    assert 'start = "encoder"' in Path(suite._recipe("films", 1, begun=False)).read_text(encoding="utf-8")
+
+
 def test_the_table_has_medians_and_spreads() -> None:
     lines = list(markdown([Result("CoLA", "mcc", (0.1, 0.4, 0.2))]))
     assert lines[-1] == "| CoLA | mcc | 20.0 | 30.0 | 3 |"
