@@ -45,7 +45,8 @@ def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
     """The linear correlation; NaN if one side is constant."""
     one, other = (np.asarray(each, np.float64) - np.mean(each, dtype=np.float64) for each in (gold, predicted))
     scale = math.sqrt(float(one @ one) * float(other @ other))
-    return float(one @ other) / scale if scale else math.nan
+    varied = len({*gold}) > 1 and len({*predicted}) > 1  # the mean of equal numbers is rounded
+    return float(one @ other) / scale if scale and varied else math.nan
 
 
 def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:

@@ -35,7 +35,9 @@ def test_correlations_equal_scipy() -> None:
         predicted = [RNG.gauss(value, 2) for value in gold]
         assert metrics.pearson(gold, predicted) == pytest.approx(stats.pearsonr(gold, predicted).statistic)
         assert metrics.spearman(gold, predicted) == pytest.approx(stats.spearmanr(gold, predicted).statistic)
-    assert np.isnan(metrics.pearson([1.0, 1.0], [1.0, 2.0]))
+    for constant in ([1.0] * 3, [0.1] * 3):  # the mean of the second one is rounded
+        assert np.isnan(metrics.pearson(constant, [1.0, 2.0, 4.0]))
+        assert np.isnan(metrics.spearman([1.0, 2.0, 4.0], constant))
 
 
 def test_spans_equal_seqeval() -> None:
