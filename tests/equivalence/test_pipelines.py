@@ -51,6 +51,23 @@ def test_fill_mask_and_features_of_a_bert_preset(tmp_path: Path, monkeypatch: py
     assert torch.allclose(vectors, hidden, atol=1e-5)
 
 
+SMALL_BERT: dict[str, Any] = {
+    "text": {"size": 60},
+    "model": {"preset": "bert-tiny", "width": 32, "attention": {"heads": 4}, "initial": {"deviation": 0.5}},
+}
+
+
+def test_classes_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tokenizer returns the segments too."""
+    rows = [f"a {word} dog\tit is {word}\t{label}\n" for word, label in (("good", "x"), ("bad", "y"))] * 9
+    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    data = {"train": ["pairs.tsv"], "valid": ["pairs.tsv"], "second": 2, "label": 3}
+    ours, _ = converted(tmp_path, monkeypatch, {"task": "classify", "data": data, **SMALL_BERT})
+    found = np.ravel(pipeline("text-classification", "theirs", top_k=None)({"text": "a dog", "text_pair": "it is"}))
+    [expected] = ours.predict([("a dog", "it is")])
+    assert {each["label"]: each["score"] for each in found} == pytest.approx(expected["probabilities"], abs=2e-6)
+
+
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("preset", ["gpt2", "llama-tiny"])
 def test_text_generation(preset: str, across: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -515,10 +515,12 @@ def framed_json(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int
     return content
 
 
-def write_huggingface(tokenizer: Tokenizer, directory: Path | str, content: dict[str, Any] | None = None) -> None:
+def write_huggingface(
+    tokenizer: Tokenizer, directory: Path | str, content: dict[str, Any] | None = None, segments: bool = False
+) -> None:
     """Writes `tokenizer.json` and `tokenizer_config.json`, so that `transformers` knows the roles too.
 
-    `content` is that of `tokenizer.json`, if it differs from the tokenizer's own.
+    `content` is that of `tokenizer.json`, if it differs from the tokenizer's own. `segments`: the model reads them.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -528,4 +530,6 @@ def write_huggingface(tokenizer: Tokenizer, directory: Path | str, content: dict
     config |= {HUGGINGFACE_ROLES[role]: tokenizer.token(number) for role, number in tokenizer.roles.items()}
     if tokenizer.extra:
         config["additional_special_tokens"] = list(tokenizer.extra)
+    if segments:
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     write_text(directory / CONFIG_FILE, json.dumps(config, ensure_ascii=False, indent=2) + "\n")

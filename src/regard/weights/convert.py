@@ -147,7 +147,8 @@ def _write_huggingface(
         return notes
     content = _template(pair.source, model, tables, language)
     # A tokenizer with the ids of both sides reads sources and writes targets.
-    write_huggingface(pair.source, target if pair.joint else target / "source", content)
+    segments = getattr(model.settings, "segments", 0) > 1
+    write_huggingface(pair.source, target if pair.joint else target / "source", content, segments)
     if not pair.shared:
         write_huggingface(pair.target, target / "target", _template(pair.target, model, tables, None))
     return notes
