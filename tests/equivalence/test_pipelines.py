@@ -68,6 +68,19 @@ def test_classes_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {each["label"]: each["score"] for each in found} == pytest.approx(expected["probabilities"], abs=2e-6)
 
 
+def test_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their names."""
+    (tmp_path / "tags.txt").write_text("a O\ndog B-X\nruns I-X\n\n" * 9, encoding="utf-8")
+    data = {"kind": "columns", "train": ["tags.txt"], "valid": ["tags.txt"]}
+    ours, _ = converted(tmp_path, monkeypatch, {"task": "tag", "data": data, **SMALL_BERT})
+    expected = ours.predict(["a dog runs"])
+    found = pipeline("token-classification", "theirs", ignore_labels=[], aggregation_strategy="first")("a dog runs")
+    assert regard.load("theirs", "cpu").predict(["a dog runs"]) == expected
+    assert {tag.removeprefix("B-").removeprefix("I-") for tag in expected[0]["tags"]} == {
+        each["entity_group"] for each in found
+    }
+
+
 @pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("preset", ["gpt2", "llama-tiny"])
 def test_text_generation(preset: str, across: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,9 +134,10 @@ def _write_huggingface(
             config["forced_bos_token_id"] = next(iter(pair.target.opening), None)
     if isinstance(model.settings, Decoder):
         config |= _stated(source, model.settings, tables)
-    if label := load_labels(source).get("label"):
-        config["id2label"] = {str(number): name for number, name in enumerate(label)}
-        config["label2id"] = {name: number for number, name in enumerate(label)}
+    labels = load_labels(source)
+    if names := labels.get("label") or labels.get("tags"):
+        config["id2label"] = {str(number): name for number, name in enumerate(names)}
+        config["label2id"] = {name: number for number, name in enumerate(names)}
     notes: list[str] = []
     if isinstance(model.settings, Vision) and model.settings.channels == 1:
         model, notes = _in_colour(model), ["its grey images are written as images of three channels"]
