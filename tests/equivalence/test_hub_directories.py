@@ -160,3 +160,6 @@ def test_a_classifier_takes_single_texts_and_pairs(tmp_path: Path) -> None:
                 assert found["probabilities"] == pytest.approx(shares, abs=2e-6)
         with pytest.raises(InputError, match=r"inputs\[0\] has 3 texts"):
             model.predict(["a\tb\tc"])
+    hub.write_weights(theirs, directory, problem_type="multi_label_classification")
+    with pytest.raises(InputError, match=r"several labels \(problem_type\)"):
+        regard.load(directory, "cpu").predict(["a"])

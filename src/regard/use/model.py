@@ -155,6 +155,8 @@ class Loaded:
         if "task" in self.config:
             return load_task(self.directory, self.network)
         heads = getattr(self.settings, "heads", {}).values()
+        if self.config.get("problem_type") == "multi_label_classification":
+            raise InputError(f"model {self.name} predicts several labels (problem_type), but only one is supported")
         if isinstance(self.network, Vision) and any(head.kind == "classification" for head in heads):
             from regard.tasks.image import Image, ImageTask
 
