@@ -46,7 +46,7 @@ def evaluate_command(  # noqa: PLR0913
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first LIMIT texts.", show_default="all")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Number of worst translations to print.")] = 5,
     save: Annotated[Path | None, typer.Option(help="Write translations (or the runs of --suite) here.")] = None,
-    suite: Annotated[str | None, typer.Option(help="Train all tasks of a suite: glue, words, squad or a file.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Train a suite: glue, gpt, words, squad or a file.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with --suite.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, with --suite.")] = 1,
     stride: Annotated[
