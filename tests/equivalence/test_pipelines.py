@@ -58,7 +58,7 @@ SMALL_BERT: dict[str, Any] = {
 
 
 def test_classes_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their tokenizer returns the segments too."""
+    """Their tokenizer returns the segments too. A form made from theirs keeps the names of the classes."""
     rows = [f"a {word} dog\tit is {word}\t{label}\n" for word, label in (("good", "x"), ("bad", "y"))] * 9
     (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
     data = {"train": ["pairs.tsv"], "valid": ["pairs.tsv"], "second": 2, "label": 3}
@@ -66,6 +66,9 @@ def test_classes_of_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = np.ravel(pipeline("text-classification", "theirs", top_k=None)({"text": "a dog", "text_pair": "it is"}))
     [expected] = ours.predict([("a dog", "it is")])
     assert {each["label"]: each["score"] for each in found} == pytest.approx(expected["probabilities"], abs=2e-6)
+    convert("theirs", "again", "regard")
+    [again] = regard.load("again", "cpu").predict([("a dog", "it is")])
+    assert again["probabilities"] == pytest.approx(expected["probabilities"], abs=2e-6)
 
 
 def test_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +78,9 @@ def test_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _ = converted(tmp_path, monkeypatch, {"task": "tag", "data": data, **SMALL_BERT})
     expected = ours.predict(["a dog runs"])
     found = pipeline("token-classification", "theirs", ignore_labels=[], aggregation_strategy="first")("a dog runs")
-    assert regard.load("theirs", "cpu").predict(["a dog runs"]) == expected
+    convert("theirs", "again", "regard")
+    for name in ("theirs", "again"):
+        assert regard.load(name, "cpu").predict(["a dog runs"]) == expected
     assert {tag.removeprefix("B-").removeprefix("I-") for tag in expected[0]["tags"]} == {
         each["entity_group"] for each in found
     }

@@ -27,6 +27,7 @@ from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair, check_texts
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
+from regard.weights.huggingface.directory import named_labels
 from regard.weights.huggingface.tables import CONFIG_JSON, GENERATION
 from regard.weights.location import find_model
 
@@ -160,7 +161,7 @@ class Loaded:
         if isinstance(self.network, Vision) and any(head.kind == "classification" for head in heads):
             from regard.tasks.image import Image, ImageTask
 
-            of_images = ImageTask(Image(), self.settings, labels=_labels(self.config))
+            of_images = ImageTask(Image(), self.settings, labels=self._labels)
             of_images.fit()
             return of_images
         kinds = [HEAD_TASKS[head.kind] for head in heads if head.kind in HEAD_TASKS]
@@ -168,6 +169,10 @@ class Loaded:
         if task is None:
             raise InputError(f"model {self.name} has no task, so it cannot predict; give a run of regard train")
         return task
+
+    @property
+    def _labels(self) -> dict[Sort, Labels]:
+        return named_labels(self.config) | run_directory.load_labels(self.directory)
 
     def _task_for(self, kind: str) -> Task | None:
         """The task of a kind, with the model's own settings if it was trained for it; None if it has no head for it."""
@@ -177,7 +182,7 @@ class Loaded:
             return None
         if task_kind(self.config) == kind:
             return self._task
-        return head_task(kind, self.network, self.tokenizers, _labels(self.config))
+        return head_task(kind, self.network, self.tokenizers, self._labels)
 
     @overload
     def translate(self, text: str, **changes: Unpack[Keywords]) -> str: ...
@@ -365,18 +370,6 @@ def task_kind(config: Table) -> str | None:
     """The task of a run; None for other models."""
     task = config.get("task")
     return task.get("kind") if isinstance(task, dict) else task
-
-
-def _labels(config: Table) -> dict[Sort, Labels]:
-    """The names of the classes of a Hugging Face model, which are numbered if its config does not name them."""
-    names = config.get("id2label")
-    if isinstance(config.get("label_names"), list):  # timm's
-        names = {str(index): name for index, name in enumerate(config["label_names"])}
-    if not isinstance(names, dict) or not names:
-        count = config.get("num_labels", config.get("num_classes"))
-        names = {str(index): f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)}
-    ordered = tuple(str(names[key]) for key in sorted(names, key=lambda key: int(key)))
-    return {"label": ordered, "tags": ordered}
 
 
 def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from regard.blocks.settings import Rotary
+from regard.data.examples import Labels, Sort
 from regard.data.settings import directions_of
 from regard.errors import RunError, WeightsError
 from regard.files import read_json, write_text
@@ -27,7 +28,7 @@ from regard.text.tokenizer import (
 from regard.weights.checkpoints import checksum, write_checksums
 from regard.weights.ctranslate2 import write_ctranslate2
 from regard.weights.directory import CONFIG, LISTED, load_labels, load_model, read_config, save_labels, save_model
-from regard.weights.huggingface.directory import find_tokenizers, write_pretrained
+from regard.weights.huggingface.directory import find_tokenizers, named_labels, write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON, GENERATION
 from regard.weights.tensors import build_with
 
@@ -61,8 +62,9 @@ def convert(
     model = load_model(source)
     tokenizers = find_tokenizers(source)
     tables = read_config(source) if (source / CONFIG).is_file() else {}
+    labels = _labels(source)
     if form == "timm":
-        names = {str(number): name for number, name in enumerate(load_labels(source).get("label", ()))}
+        names = {str(number): name for number, name in enumerate(labels.get("label", ()))}
         for note in write_pretrained(model, target, {"id2label": names}, timm=True):
             report(note)
     elif form == "huggingface":
@@ -82,7 +84,7 @@ def convert(
         target.mkdir(parents=True, exist_ok=True)
         if tokenizers is not None:
             tokenizers.save(target)
-        if labels := load_labels(source):
+        if labels:
             save_labels(labels, target)
         kept = {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)}
         if isinstance(model.settings, Decoder) and (source / CONFIG_JSON).is_file():
@@ -134,7 +136,7 @@ def _write_huggingface(
             config["forced_bos_token_id"] = next(iter(pair.target.opening), None)
     if isinstance(model.settings, Decoder):
         config |= _stated(source, model.settings, tables)
-    labels = load_labels(source)
+    labels = _labels(source)
     if names := labels.get("label") or labels.get("tags"):
         config["id2label"] = {str(number): name for number, name in enumerate(names)}
         config["label2id"] = {name: number for number, name in enumerate(names)}
@@ -153,6 +155,12 @@ def _write_huggingface(
     if not pair.shared:
         write_huggingface(pair.target, target / "target", _template(pair.target, model, tables, None))
     return notes
+
+
+def _labels(source: Path) -> dict[Sort, Labels]:
+    """The names of classes of a run, or those that the config of a Hugging Face model states."""
+    config = read_json(source / CONFIG_JSON) if (source / CONFIG_JSON).is_file() else {}
+    return load_labels(source) or (named_labels(config) if config.get("id2label") else {})
 
 
 def _stated(source: Path, settings: Decoder, tables: Table) -> dict[str, Any]:

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from regard.blocks.recording import network_of
+from regard.data.examples import Labels, Sort
 from regard.errors import WeightsError
 from regard.files import read_json, write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings, Vision
+from regard.settings import Table
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
 from regard.weights.huggingface.decoders import DECODERS
@@ -111,6 +113,18 @@ def write_pretrained(
     write_tensors(directory / SINGLE, tensors, {"format": "pt"})
     write_text(directory / CONFIG_JSON, json.dumps({**whole.values, "dtype": dtype}, indent=2) + "\n")
     return notes
+
+
+def named_labels(config: Table) -> dict[Sort, Labels]:
+    """The names of the classes of a Hugging Face model, which are numbered if its config does not name them."""
+    names = config.get("id2label")
+    if isinstance(config.get("label_names"), list):  # timm's
+        names = {str(index): name for index, name in enumerate(config["label_names"])}
+    if not isinstance(names, dict) or not names:
+        count = config.get("num_labels", config.get("num_classes"))
+        names = {str(index): f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)}
+    ordered = tuple(str(names[key]) for key in sorted(names, key=lambda key: int(key)))
+    return {"label": ordered, "tags": ordered}
 
 
 def _without_pooler(model: Model) -> tuple[Model, list[str]]:
