@@ -72,6 +72,8 @@ def evaluate_command(  # noqa: PLR0913
         _print_metrics(directory, split, changes, device, as_json, stride)
         return
     model: Translator | None = terminal.open_model(names[0], device, verb="translate") if names else None
+    if model is not None and to is not None:
+        model.target_language(to=to)  # raises an error if the model does not translate into it
     given: list[str] = []
     if reference is None:
         assert model is not None
