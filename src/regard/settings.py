@@ -336,7 +336,7 @@ def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type
         if part in choices and not (isinstance(current, type) and issubclass(current, Settings)):
             current = choices[str(part)]
             continue
-        if "[" in str(part):  # a member of a union that has no tag, such as dict[str,float]
+        if "[" in str(part) or str(part).startswith("constrained-"):  # a member without a tag, such as dict[str,float]
             continue
         path.append(str(part))
         settings = [m for m in _members(current) if isinstance(m, type) and issubclass(m, Settings)]

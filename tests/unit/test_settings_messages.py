@@ -40,6 +40,12 @@ def test_values_are_refused_rather_than_converted() -> None:
         assert rule in text, text
 
 
+def test_a_wrong_number_of_two_kinds_is_named_as_in_a_recipe() -> None:
+    for warmup in (-1, 1.5, "x"):
+        lines = message(lambda warmup=warmup: Train().changed({"schedule.warmup": warmup})).splitlines()  # type: ignore[misc]
+        assert {line.split(" is wrong")[0] for line in lines} == {f"schedule.warmup ({warmup!r})"}
+
+
 def test_an_unknown_key_names_its_path_and_the_nearest_key() -> None:
     scaling = {"kind": "rotary", "scaling": {"kind": "linear", "factor": 2.0, "fast": 1}}
     cases: list[tuple[dict[str, Any], str, str, str]] = [
