@@ -450,7 +450,8 @@ def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name = ".".join(str(part) for part in first["loc"])[:80]
+    # A member of a union has the name of its validator.
+    name = ".".join(part for part in map(str, first["loc"]) if "function-after[" not in part)[:80]
     param = str(first["loc"][0])[:80] if first["loc"] else None
     if first["type"] == "missing":
         raise FieldError(400, f"Invalid request: missing {name} parameter", param)
