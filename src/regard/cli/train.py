@@ -172,7 +172,7 @@ def _row(name: str, run: RunHistory) -> dict[str, Any]:
         "training_loss": median("loss", 0.9),
         "speed": median("tokens_per_second"),
         "peak": median("peak"),
-        "tokens": int(run.train[-1].get("tokens", 0)) if run.train else 0,
+        "tokens": int(run.train[-1].get("tokens", 0)) if run.train else None,
         "minutes": run.seconds / 60 if run.train else None,
         "when": str(run.environment.get("time", "")),
     }

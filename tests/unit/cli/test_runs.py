@@ -61,6 +61,13 @@ def test_runs_in_folders_and_a_missing_folder(tmp_path: Path, monkeypatch: pytes
         assert result.stderr == "runs contains no runs; train one with `regard train RECIPE`\n"
 
 
+def test_a_run_without_a_training_record_has_no_number_of_tokens() -> None:
+    write_run(Path("runs/short"), [each for each in healthy_log() if each["kind"] != "train"])
+    lines = shown("runs", "baseline", "short")
+    (tokens,) = [line.split() for line in lines if line.startswith("tokens ")]
+    assert tokens[-1] == "M", tokens  # of the baseline alone
+
+
 def test_damaged_and_missing_runs() -> None:
     Path("runs/begun/config.toml").write_text("[", encoding="utf-8")
     result = invoke("runs")
