@@ -259,7 +259,7 @@ def text_lines(file: str) -> Iterator[str]:
 def _checked(lines: Iterable[Line], name: str, before: int = 0) -> Iterator[str]:
     for number, line in enumerate(lines, before + 1):
         if not isinstance(line, str):
-            remedy = "correct it, or convert it: iconv -f LATIN1 -t UTF-8"
+            remedy = "correct it" + ", or convert it: iconv -f LATIN1 -t UTF-8" * ("UTF-8" in line.reason)
             raise DataError(f"{name}: line {number:,} {line.reason} ({line.detail}); {remedy}")
         yield line
 

@@ -77,6 +77,9 @@ def test_a_line_that_is_not_utf8_comes_after_the_lines_before_it(pipe: Pipe, tmp
     with pytest.raises(DataError, match="in: line 3 is not UTF-8"):
         list(text_lines(str(tmp_path / "in")))
     assert list(text_lines(str(tmp_path / "empty"))) == []
+    (tmp_path / "zero").write_bytes(b"a\n" * 5_000 + b"b\0\n")
+    with pytest.raises(DataError, match=r"line 5,001 holds a zero byte .*; correct it$"):  # iconv would keep it
+        list(text_lines(str(tmp_path / "zero")))
 
 
 def test_a_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
