@@ -27,6 +27,7 @@ from regard.models.settings import Vision as VisionSettings
 from regard.shipped import MODELS
 from regard.tasks.image import fitted, to_input
 from regard.text.tokenizer import Span, Tokenizer
+from regard.use.generator import Generator
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 from regard.weights.directory import load_labels
@@ -128,8 +129,9 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
         shift, parts = len(text) + 1, encoding.sequence_ids
         spans = [(a + shift, b + shift) if part else (a, b) for (a, b), part in zip(spans, parts, strict=True)]
         text = f"{text}\n{second}"
-    if continues and tokenizer.settings is not None and "start" in tokenizer.roles:
-        ids, spans = [tokenizer.roles["start"], *ids], [NO_SPAN, *spans]
+    if isinstance(loaded, Generator):
+        ids = loaded.ids(text, special=True)
+        spans = [*[NO_SPAN] * (len(ids) - len(spans)), *spans]
     if not ids:
         raise InputError("text is empty; write something for the model to read")
     side = _side(tokenizer, text, ids, spans)

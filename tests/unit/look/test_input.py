@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from study_cases import IMAGE
-from tiny_models import write_vision
+from tiny_models import write_decoder, write_vision
 
 import regard
 from regard.blocks.settings import Attention
 from regard.errors import DataError, InputError
-from regard.look.input import Input, class_names, image_from, shown
+from regard.look.input import NO_SPAN, Input, class_names, image_from, shown
 from regard.look.study import Study
+from regard.look.views.vectors import atlas
 from regard.models.settings import Vision
 from regard.text.settings import ByteBpe
 from regard.text.train import train_tokenizer
+from regard.use.generator import TextFrame
 from regard.weights.directory import save_model
 
 
@@ -63,6 +66,26 @@ def test_files_that_cannot_be_read(
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(DataError, match=r"regard\[vision\]"):
         image_from(model, coloured)
+
+
+def test_a_decoder_reads_a_text_as_it_continues_it(tmp_path: Path) -> None:
+    """With the tokens that its training or its Hugging Face directory puts before a text, and no others."""
+    model = regard.load(write_decoder(tmp_path), "cpu")
+    assert isinstance(model, regard.Generator)
+    start, end = model.tokenizer.role("start"), model.tokenizer.role("end")
+    text, plain = "ein Hund", model.tokenizer.encode("ein Hund", framed=False)
+    for frame, before in ((TextFrame((), (end,)), []), (TextFrame((start,)), [start]), (TextFrame((end,)), [end])):
+        model.frame = frame
+        side = Study(model).run(Input(text)).sides["decoder"]
+        assert side.ids == model.ids(text) == [*before, *plain.ids]
+        assert [token.span for token in side.tokens] == [*[NO_SPAN] * len(before), *plain.offsets]
+        with regard.record(model, "decoder.0.residual") as seen:
+            model.network(torch.tensor([side.ids]))
+        vectors = atlas(Study(model), [text])
+        last = len(vectors.words[-1].tokens)
+        torch.testing.assert_close(vectors.vectors[1, -1], seen["decoder.0.residual"][0, -last:].mean(0))
+    model.frame = TextFrame((), (end,))
+    assert Study(model).run(Input("")).sides["decoder"].ids == [end]
 
 
 def test_class_names(tmp_path: Path) -> None:

@@ -29,13 +29,14 @@ from torch.nn import functional
 
 from regard.blocks.recording import record
 from regard.errors import InputError
-from regard.look.input import target_of
+from regard.look.input import Input, read, target_of
 from regard.look.study import Study
 from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
 from regard.look.word_vectors import WORD, Neighbour, WordVectors
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.text.tokenizer import Span
+from regard.use.generator import Generator
 from regard.use.translator import Translator
 
 MAX_SENTENCES = 24
@@ -184,6 +185,9 @@ def _read(study: Study, text: str, to: str | None) -> tuple[list[str], Sequence[
     tokenizer = loaded.tokenizers.source
     if isinstance(loaded, Translator):
         ids, spans = loaded.inputs([text], target_of(loaded, to))[0], loaded.input_spans(text)
+    elif isinstance(loaded, Generator):
+        side = read(loaded, Input(text), study.limit).sides["decoder"]
+        ids, spans = side.ids, [token.span for token in side.tokens]
     else:
         encoding = tokenizer.encode(text)
         ids, spans = encoding.ids, encoding.offsets
