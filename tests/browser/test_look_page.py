@@ -61,6 +61,13 @@ ANSWERS = {
     "task": ".task td [data-value]",
 }
 """What the view tells about it, if not the number under the pointer."""
+READ_BY = {
+    "walk": ("layer", "head", "token", "step"),
+    "decode": ("chosen",),
+    "lens": ("row", "column"),
+    "vectors": ("depth",),
+}
+"""The numbers of an address that a view reads, if not layer and head."""
 WITHOUT = {"compare", "vectors", "positions", "training"}
 """Views of the model without changed heads."""
 
@@ -122,6 +129,16 @@ def test_pictures_readouts_and_effects_are_on_the_screen(served: dict[str, Serve
         assert page.evaluate("scrollY") == 0
         assert inside(page, ".effect h2"), "the effect of a click is next to the map"
         assert inside(page, ".effect table tbody tr:first-child")
+
+
+def test_numbers_in_an_address_are_bounded(served: dict[str, Served], watched: Watched) -> None:
+    for view in ("heads", "words", "walk", "decode", "lens", "vectors", "compare"):
+        for number in ("-1", "1.5", "999", "x"):
+            state = dict.fromkeys(READ_BY.get(view, ("layer", "head")), number)
+            page = watched.open(served["decoder"].address, text=TEXT, view=view, **state)
+            assert page.locator("#status").inner_text() == "", (view, number)
+    page = watched.open(served["decoder"].address, chapter="1.5")
+    assert page.locator("#chapter .number").inner_text().startswith("2 /")
 
 
 def test_changed_heads_are_announced_in_every_view(served: dict[str, Served], watched: Watched) -> None:

@@ -117,7 +117,7 @@ export function table(heads, rows, label) {
 
 export const TURNS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
 
-export function bound(value, count) { return Math.min(Math.max(value, 0), count - 1); }
+export function bound(value, count) { return Math.min(Math.max(parseInt(value) || 0, 0), count - 1); }
 
 // A grid of buttons, one for each head of an attention: rows are layers. Arrow keys go to another one with select(layer, head).
 export function headGrid(place, kind, label, at, button, select, other = () => {}) {

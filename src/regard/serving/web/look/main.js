@@ -1,6 +1,6 @@
 // The page: input, views, theme, and the state in the address.
 
-import { clean, h, soft, token } from "./dom.js";
+import { bound, clean, h, soft, token } from "./dom.js";
 import { headName } from "./effect.js";
 import { save } from "./save.js";
 import { lost, open } from "./source.js";
@@ -47,7 +47,7 @@ class Page {
     this.#form();
     this.#tabs();
     this.#lecture();
-    if (this.state.chapter !== undefined && this.source.live) await this.#turn(Number(this.state.chapter) || 0, false);
+    if (this.state.chapter !== undefined && this.source.live) await this.#turn(this.state.chapter, false);
     else await this.look();
   }
 
@@ -72,7 +72,7 @@ class Page {
   }
 
   async #turn(number, push = true) {
-    const { chapters, family, views } = this.about, at = Math.min(Math.max(number, 0), chapters.length - 1), chapter = chapters[at];
+    const { chapters, family, views } = this.about, at = bound(number, chapters.length), chapter = chapters[at];
     const base = this.about.main || family, other = chapter.family === base ? "" : chapter.model ?? "";
     if (other !== (this.about.main ? this.about.name : "")) { location.href = `${this.about.main ? "../" : ""}${other && `${other}/`}#chapter=${at}`; return; }
     const [stack] = this.about.attentions.map((each) => each.stack),
@@ -127,7 +127,7 @@ class Page {
     this.state = after;
     this.#fill();
     this.#mark();
-    if (after.chapter !== undefined) { await this.#turn(Number(after.chapter) || 0, false); return; }
+    if (after.chapter !== undefined) { await this.#turn(after.chapter, false); return; }
     if (before.chapter !== undefined) this.#leave();
     if (RUN.some((key) => before[key] !== after[key])) await this.look(); else await this.show();
   }

@@ -1,6 +1,6 @@
 // Two models, or one model with and without changed heads, on one input.
 
-import { choices, clean, counted, h, headGrid, markHead, meter, number, picker, short, soft, svg, table, token } from "../dom.js";
+import { bound, choices, clean, counted, h, headGrid, markHead, meter, number, picker, short, soft, svg, table, token } from "../dom.js";
 import { marked, signed, headName } from "../effect.js";
 import { chart, difference, headOf, legend, maskOf } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -28,8 +28,8 @@ class Compare {
     this.kind = state.against === "model" ? (about.against ? "model" : "silent") : KINDS[state.against] ? state.against : about.against ? "model" : "silent";
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? kinds[kinds.length - 1];
     // A change in the first layer is visible in the attention of the last.
-    this.layer = Math.min(state.layer === undefined ? this.place.layers : Number(state.layer) || 0, this.place.layers - 1);
-    this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
+    this.layer = bound(state.layer ?? this.place.layers, this.place.layers);
+    this.head = bound(state.head, this.place.heads);
     this.factor = state.factor === undefined ? 0.5 : Number(state.factor);
     const silent = page.ablated.map((word) => word.replace(/[*=].*/, ""));
     const known = (name) => { const [stack, layer, kind, head] = name.split(".");
@@ -186,7 +186,7 @@ class Compare {
     if (this.kind !== "model") return { layer, head };
     const there = page.about.against.attentions.find((each) => each.stack === place.stack && each.kind === place.kind);
     if (!there) return null;
-    return { layer: Math.min(Number(page.state.olayer ?? layer), there.layers - 1), head: Math.min(Number(page.state.ohead ?? head), there.heads - 1), there };
+    return { layer: bound(page.state.olayer ?? layer, there.layers), head: bound(page.state.ohead ?? head, there.heads), there };
   }
 
   async #map() {

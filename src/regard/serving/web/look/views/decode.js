@@ -1,6 +1,6 @@
 // Decoding step by step with its candidates, and the tree of a beam search.
 
-import { clean, h, number, region, short, soft, svg, table, token } from "../dom.js";
+import { bound, clean, h, number, region, short, soft, svg, table, token } from "../dom.js";
 
 const SLIDERS = [
   ["temperature", "Temperature", 0.1, 2, 0.05, 1],
@@ -79,8 +79,8 @@ function latest(page, ask, draw) {
 function drawSteps(root, found, force, forced, page) {
   const tokens = found.steps.map((step) => step.token.id), last = found.steps.length - 1;
   const focused = document.activeElement?.closest?.(".options button")?.dataset.place;
-  let at = Math.min(page.state.chosen === undefined ? 0 : Number(page.state.chosen) || 0, last), timer = null, playing = false;
-  const choose = (i) => { at = Math.min(Math.max(i, 0), last); page.set({ chosen: at }); mark(); };
+  let at = bound(page.state.chosen, last + 1), timer = null, playing = false;
+  const choose = (i) => { at = bound(i, last + 1); page.set({ chosen: at }); mark(); };
   const rows = found.steps.map((step, i) => h("tr", { "data-row": i },
     h("th", { scope: "row" }, h("button", { class: "quiet", "aria-label": `Step ${i}`, onclick: () => choose(i) }, i)),
     h("td", {}, h("div", { class: "options" }, ...withToken(step).map((option, j) => {

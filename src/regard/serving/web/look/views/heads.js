@@ -1,6 +1,6 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, clean, h, headGrid, markHead, number, soft, token } from "../dom.js";
+import { bound, choices, clean, h, headGrid, markHead, number, soft, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, maskOf, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -30,8 +30,8 @@ class Heads {
     Object.assign(this, { root, page });
     const kinds = page.about.attentions;
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === page.state.at) ?? kinds[kinds.length - 1];
-    this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
-    this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
+    this.layer = bound(page.state.layer, this.place.layers);
+    this.head = bound(page.state.head, this.place.heads);
     this.tensors = new Tensors(page.source);
     this.rolled = page.state.map === "rollout";
     this.own = page.state.scale === "own"; // colours end at the largest weight of each map instead of 1

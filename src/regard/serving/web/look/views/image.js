@@ -27,8 +27,8 @@ class Picture {
     this.tokens = run.sides.encoder.tokens;
     this.skipped = this.tokens.filter((token) => token.id < 0).length; // the class token and registers stand first
     this.first = this.tokens[0].id === -1; // whether there is a class token
-    this.layer = Math.min(Number(state.layer) || 0, this.place.layers - 1);
-    this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
+    this.layer = bound(state.layer, this.place.layers);
+    this.head = bound(state.head, this.place.heads);
     const asked = Number(state.query), known = state.query !== undefined && asked >= 0 && asked < this.rows * this.columns;
     // A patch, −1 for the class token, or null for the mean over all patches.
     this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.first ? -1 : null;

@@ -26,8 +26,7 @@ class Grid {
     this.tokens = page.run.sides[found.stack].tokens;
     this.places = found.final.length;
     this.wide = found.each ? WIDE : 200;
-    const within = (value, count, usual) => (value === undefined ? usual : Math.min(Math.max(Number(value) || 0, 0), count - 1));
-    this.at = [within(page.state.row, found.layers.length, found.layers.length - 1), within(page.state.column, this.places, 0)];
+    this.at = [bound(page.state.row ?? found.layers.length, found.layers.length), bound(page.state.column, this.places)];
   }
 
   text(id) { return this.found.texts[id] ?? String(id); }

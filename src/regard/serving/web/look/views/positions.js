@@ -1,6 +1,6 @@
 // Positions: their vectors, the similarity of these, and scores by distance.
 
-import { choices, h, number, soft } from "../dom.js";
+import { bound, choices, h, number, soft } from "../dom.js";
 import { field, rangeOf } from "../field.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
@@ -198,7 +198,7 @@ class Positions {
 
   #grid(holder, room) {
     const { page } = this, [rows, columns] = this.found.encodings.grid, size = rows * columns;
-    const chosen = Math.min(Number(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2)) || 0, size - 1);
+    const chosen = bound(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2), size);
     const data = this.cosines.data.subarray(chosen * size, (chosen + 1) * size), at = (cell) => cell[0] * columns + cell[1];
     const made = this.field({ id: "similarity",
       label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data,

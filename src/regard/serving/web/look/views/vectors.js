@@ -1,6 +1,6 @@
 // Words of several sentences on a plane, and their cosines by layer.
 
-import { choices, clean, h, number, picker, soft, svg, table, token } from "../dom.js";
+import { bound, choices, clean, h, number, picker, soft, svg, table, token } from "../dom.js";
 import { signed } from "../effect.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
@@ -64,7 +64,7 @@ class Vectors {
     const { state } = this.page, named = (word) => found.charts.findIndex((chart) => chart.word && chart.word.toLowerCase() === word.toLowerCase());
     const wanted = state.word ?? (state.lines === undefined ? this.sample.word : undefined);
     this.chosen = state.word === "*" ? 0 : Math.max(wanted === undefined ? Math.min(1, found.charts.length - 1) : named(wanted), 0);
-    this.layer = Math.min(state.depth === undefined ? this.layers - 1 : Number(state.depth) || 0, this.layers - 1);
+    this.layer = bound(state.depth ?? this.layers, this.layers);
     this.at = this.chart.places[0];
     this.#choices();
     this.#sentences();

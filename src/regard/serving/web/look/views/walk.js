@@ -1,7 +1,7 @@
 // The path of one input through a layer, step by step: formula, operands and result as tiles, and the scores of one
 // query against every key.
 
-import { clean, counted, h, meter, number, opening, picker, raised, region, short, soft, table, token } from "../dom.js";
+import { bound, clean, counted, h, meter, number, opening, picker, raised, region, short, soft, table, token } from "../dom.js";
 import { joints, leaves, seconds, written } from "../formulas.js";
 import { unpacked } from "../packed.js";
 import { tiles } from "../tiles.js";
@@ -30,11 +30,11 @@ class Walk {
     const own = about.attentions.filter((each) => each.stack === this.stack);
     this.layers = Math.max(...own.map((each) => each.layers), 1);
     this.heads = Math.max(...own.map((each) => each.heads), 1);
-    this.layer = Math.min(Number(state.layer) || 0, this.layers - 1);
-    this.head = Math.min(Number(state.head) || 0, this.heads - 1);
+    this.layer = bound(state.layer, this.layers);
+    this.head = bound(state.head, this.heads);
     this.tokens = run.sides[this.stack].tokens;
     if (!page.source.live) this.tokens = this.tokens.slice(0, ROWS); // a saved file has these
-    this.query = Math.min(Number.isNaN(Number(state.token ?? NaN)) ? opening(this.tokens) : Math.max(Number(state.token), 0), this.tokens.length - 1);
+    this.query = bound(Number.isNaN(parseInt(state.token)) ? opening(this.tokens) : state.token, this.tokens.length);
     this.first = Math.floor(this.query / ROWS) * ROWS;
   }
 
@@ -78,12 +78,12 @@ class Walk {
     };
     document.addEventListener("keydown", this.onKey);
     const named = this.steps.findIndex((step) => [step.name, step.kind].includes(page.state.step));
-    this.go(named < 0 ? Number(page.state.step) || 0 : named, false);
+    this.go(named < 0 ? page.state.step : named, false);
     root.dataset.ready = "true";
   }
 
   go(to, focus = true) {
-    this.at = Math.min(Math.max(to, 0), this.steps.length - 1);
+    this.at = bound(to, this.steps.length);
     if (focus) this.page.set({ step: this.steps[this.at].name }); // an address may name a kind of step
     this.buttons.forEach((button, i) => {
       if (i === this.at) button.setAttribute("aria-current", "step"); else button.removeAttribute("aria-current");

@@ -1,6 +1,6 @@
 // The sentence as text, with lines from a chosen word to the words that it attends to.
 
-import { choices, clean, content, counted, h, number, opening, picker, short, soft, svg, token } from "../dom.js";
+import { bound, choices, clean, content, counted, h, number, opening, picker, short, soft, svg, token } from "../dom.js";
 import { headName } from "../effect.js";
 import { Tensors } from "../tensors.js";
 import { Tip } from "../tip.js";
@@ -31,8 +31,8 @@ class Words {
       if (!root.isConnected) return;
     }
     const best = this.#informative(), given = page.state.layer !== undefined && page.state.head !== undefined;
-    this.layer = given ? Math.min(Number(page.state.layer) || 0, place.layers - 1) : best[0];
-    this.head = given ? Math.min(Number(page.state.head) || 0, place.heads - 1) : best[1];
+    this.layer = given ? bound(page.state.layer, place.layers) : best[0];
+    this.head = given ? bound(page.state.head, place.heads) : best[1];
     this.best = best;
     this.bar = h("div", { class: "bar" });
     this.picture = h("div", { class: "lines-of-words" });
