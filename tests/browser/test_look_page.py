@@ -24,8 +24,11 @@ from regard.look.views import views_of
 from regard.look.views.architecture import architecture
 from regard.look.views.compare import compare_runs
 from regard.look.views.decode import decode_steps
-from regard.models.settings import Decoder
+from regard.models.settings import Decoder, Elmo
 from regard.serving.page_file import page_file
+from regard.text.settings import ByteBpe
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save_model
 
 PICTURES = {
@@ -129,6 +132,16 @@ def test_pictures_readouts_and_effects_are_on_the_screen(served: dict[str, Serve
         assert page.evaluate("scrollY") == 0
         assert inside(page, ".effect h2"), "the effect of a click is next to the map"
         assert inside(page, ".effect table tbody tr:first-child")
+
+
+def test_a_model_without_attention(tmp_path: Path, watched: Watched) -> None:
+    tokenizer = train_tokenizer(ByteBpe(size=300), [TEXT])
+    TokenizerPair.of(tokenizer).save(tmp_path)
+    save_model(regard.build(Elmo(vocabulary=tokenizer.size, width=8)), tmp_path)
+    one = Served(Study(regard.load(tmp_path, "cpu")))
+    page = watched.open(one.address, text=TEXT)
+    assert "· elmo · width 8 ·" in page.locator("#model").inner_text()
+    one.close()
 
 
 def test_numbers_in_an_address_are_bounded(served: dict[str, Served], watched: Watched) -> None:

@@ -170,7 +170,7 @@ def induction(network: Model, length: int | None = None, seed: int = 0) -> dict[
     for size in sizes:
         drawn = [torch.randperm(size, generator=generator)[:length] for _ in range(_SEQUENCES)]
         batch.append(torch.stack(drawn).repeat(1, 2).to(device))
-    with torch.no_grad(), record(network, "*.attention.weights", "*.attention.scores") as seen:
+    with torch.no_grad(), record(network, "*.weights", "*.scores") as seen:
         network(*batch)
     # A key `length − 1` positions back lies in the first copy, unless it is the very first token.
     wanted_QK = distances(2 * length, 2 * length) == length - 1

@@ -19,7 +19,7 @@ from regard.look.heads import attentions_of
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import HeadNote, head_notes, induction, rollout, rollouts_of
 from regard.models.build import build
-from regard.models.settings import Decoder
+from regard.models.settings import Decoder, Recurrent
 
 POSITIONS, WORDS = 16, 40
 SHARP = 40.0
@@ -155,6 +155,14 @@ def test_notes_where_there_is_little_to_measure(studies: dict[str, Study]) -> No
     assert (alone.score, alone.chance) == pytest.approx((score.value, score.chance))
     with pytest.raises(InputError, match="did you mean decoder"):
         head_notes(study, run, "decoder.0.attentio")
+
+
+def test_notes_of_a_model_without_self_attention() -> None:
+    study, run = token_run(build(Recurrent(vocabulary=9, width=8)).eval(), [4, 3, 5], [1, 5, 3, 2])
+    weights_QK = study.tensor(run.key, "decoder.0.cross.weights")[0]
+    note = head_notes(study, run, "decoder.0.cross")["decoder.0.cross.0"]
+    assert induction(study.network) == {}
+    assert note.scores["next-token"].value == pytest.approx(float((weights_QK[0, 1] + weights_QK[1, 2]) / 2))
 
 
 def step(weights_HTT: Any) -> Any:

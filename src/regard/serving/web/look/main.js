@@ -41,7 +41,7 @@ class Page {
     const layers = attentions.filter((each) => each.kind === "attention").map((each) => each.layers).join(" + ");
     const size = parameters >= 1e6 ? `${(parameters / 1e6).toFixed(1)} M` : parameters.toLocaleString("en");
     $.model.textContent =
-      `${clean(name)} · ${family} · ${layers} layers of ${attentions[0].heads} heads · width ${width} · ${size} parameters`;
+      `${clean(name)} · ${family} · ${layers && `${layers} layers of ${attentions[0].heads} heads · `}width ${width} · ${size} parameters`;
     document.title = `${clean(name)} · Regard`;
     if (!this.about.views.includes(this.state.view)) this.state.view = this.about.views[0];
     this.#form();
