@@ -17,6 +17,7 @@ from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wai
 from tiny_models import WRITERS, write_decoder
 
 import regard
+from regard.blocks.settings import Attention
 from regard.decoding.settings import Absolute, Rules, Sampling
 from regard.look.input import Input
 from regard.look.study import Study
@@ -24,9 +25,9 @@ from regard.look.views import views_of
 from regard.look.views.architecture import architecture
 from regard.look.views.compare import compare_runs
 from regard.look.views.decode import decode_steps
-from regard.models.settings import Decoder, Elmo
+from regard.models.settings import Decoder, Elmo, Encoder, Masked
 from regard.serving.page_file import page_file
-from regard.text.settings import ByteBpe
+from regard.text.settings import ByteBpe, WordPiece
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.weights.directory import save_model
@@ -141,6 +142,18 @@ def test_a_model_without_attention(tmp_path: Path, watched: Watched) -> None:
     one = Served(Study(regard.load(tmp_path, "cpu")))
     page = watched.open(one.address, text=TEXT)
     assert "· elmo · width 8 ·" in page.locator("#model").inner_text()
+    one.close()
+
+
+def test_a_word_of_many_letters_that_is_one_token(tmp_path: Path, watched: Watched) -> None:
+    tokenizer = train_tokenizer(WordPiece(size=60), [TEXT])
+    TokenizerPair.of(tokenizer).save(tmp_path)
+    settings = Encoder(vocabulary=tokenizer.size, width=8, depth=1, attention=Attention(heads=2), heads={"m": Masked()})
+    save_model(regard.build(settings), tmp_path)
+    one = Served(Study(regard.load(tmp_path, "cpu")))
+    for view in views_of(one.study):
+        page = watched.open(one.address, text=f"ein {'ß' * 2000}", view=view)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
     one.close()
 
 

@@ -1,6 +1,6 @@
 // How much each input token adds to an output, by integrated gradients.
 
-import { clean, h, number, picker, soft, token } from "../dom.js";
+import { clean, h, number, picker, short, soft, token } from "../dom.js";
 import { inkOn, twoColours } from "../heat.js";
 import { once } from "../packed.js";
 import { Tip } from "../tip.js";
@@ -20,7 +20,7 @@ export async function show(root, page) {
   page.say("");
   const { outputs, output, place, places, answers } = found, again = (changes, label) => page.again(changes, `[aria-label="${label}"]`);
   const at = sides.at(-1)[1],
-    name = (i) => (writes ? `${i}: ${clean(at.writes[i] ?? "next token")}` : places === 1 ? "the whole input" : `${i}: ${clean(at.tokens[i].text)}`);
+    name = (i) => (writes ? `${i}: ${clean(at.writes[i] ?? "next token")}` : places === 1 ? "the whole input" : `${i}: ${short(at.tokens[i].text)}`);
   const tip = new Tip(root), best = answers.find(([id]) => id === found.answer),
     most = Math.max(...sides.flatMap(([stack]) => found.stacks[stack].scores.map(Math.abs)), 1e-12);
   const field = (label, ...given) => h("label", { class: "given hint" }, label, picker(label, ...given));
@@ -38,7 +38,7 @@ export async function show(root, page) {
         { tabindex: 0, "data-score": score, onfocus: () => tip.near(cell, 0, cell.offsetHeight, ...told()),
           onpointermove: (event) => tip.at(event.clientX, event.clientY, ...told()), onpointerleave: () => tip.hide(),
           onblur: () => tip.hide() },
-        token(text), h("span", { class: "number" }, score.toFixed(2).replace("-", "−")));
+        token(short(text)), h("span", { class: "number" }, score.toFixed(2).replace("-", "−")));
       const shade = twoColours(score / most);
       Object.assign(cell.style, { background: `rgb(${shade})`, color: inkOn(shade) });
       if (about.image && id < 0) cell.style.gridColumn = "1 / -1"; // the class token is not on the grid
