@@ -39,8 +39,8 @@ KINDS: dict[str, list[str]] = {
     "dense": ["model.ffn.kind=gated", "model.ffn.hidden=360"],
 }
 
-STRIDE = 8
-"""Every so many batches of the training data are read."""
+STRIDE = 16
+"""One of so many batches of the training data is read."""
 
 
 def main() -> None:

@@ -68,10 +68,7 @@ def train(recipe: Path, data: Path, runs: Path, minutes: float) -> None:
         width = math.ceil(factor * model.width / (2 * heads)) * 2 * heads
         changes = [f"model.width={width}", f"model.attention.heads={heads}", f"model.attention.kv_heads={heads}"]
         changes += [f"model.ffn.hidden={round(factor * model.ffn.hidden)}", f"train.minutes={minutes}"]
-        changes += [
-            f"train.optimizer.rest.rate={rate / factor}",
-            f"train.directory={runs / name}",
-        ]
+        changes += [f"train.optimizer.rest.rate={rate / factor}", f"train.directory={runs / name}"]
         command = [sys.executable, "-m", "regard", "train", str(recipe), f"data.root={data}", *changes]
         started.append(subprocess.Popen([*command, "--threads", "1"]))
     for each in started:

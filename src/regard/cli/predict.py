@@ -65,7 +65,7 @@ def predict_command(
                         yield from loaded.predict([each])
                     except (DataError, InputError) as error:
                         failed += 1
-                        yield {"error": str(error).replace("inputs[0]", f"inputs[{number}]")}
+                        yield {"error": _renumbered(error, number)}
             done += len(chunk)
 
     terminal.write_lines((_line(result, as_json) for result in results()), output)
@@ -98,17 +98,19 @@ def fill_command(
 
 
 def _numbered(chunks: Iterable[list[str]], compute: Callable[[list[str]], Result]) -> Iterator[Result]:
-    """The result of each chunk. An error names the index of an input among all inputs, not in its chunk."""
+    """The result of each chunk. Errors name the index of an input among all inputs."""
     done = 0
     for chunk in chunks:
         try:
             yield compute(chunk)
         except InputError as error:
-            place = re.match(r"inputs\[(\d+)", str(error))
-            if place is None:
-                raise
-            raise InputError(f"inputs[{done + int(place[1])}{str(error)[place.end() :]}") from None
+            raise InputError(_renumbered(error, done)) from None
         done += len(chunk)
+
+
+def _renumbered(error: Exception, before: int) -> str:
+    """The message of an error in a chunk with the index of the input among all inputs."""
+    return re.sub(r"^inputs\[(\d+)", lambda found: f"inputs[{before + int(found[1])}", str(error))
 
 
 def embed_command(  # noqa: PLR0913
@@ -231,7 +233,7 @@ def chat_command(
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
     loaded, options = _generator(model, device, threads, int8, int4, given | {"special": True})
     first = [] if system is None else [{"role": "system", "content": system}]
-    loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
+    loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # checks that the model has a template
     messages: list[dict[str, str]] = []
     code = 0
     while (text := _question()) is not None:

@@ -193,7 +193,7 @@ def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None
 
 
 def check_files(texts: Sequence[str] | None, source: Path | None, output: Path | None, name: str) -> None:
-    """Raises an error if texts and a file are given, for a file that does not exist, or if there is no output."""
+    """Checks that texts or a file are given but not both, that the file exists, and that the output is open."""
     if output is None and sys.stdout is None:
         raise InputError("standard output is closed; give a file: --output FILE")
     if texts and source is not None:
@@ -259,7 +259,7 @@ def text_lines(file: str) -> Iterator[str]:
 def _checked(lines: Iterable[Line], name: str, before: int = 0) -> Iterator[str]:
     for number, line in enumerate(lines, before + 1):
         if not isinstance(line, str):
-            remedy = "correct it" + ", or convert it: iconv -f LATIN1 -t UTF-8" * ("UTF-8" in line.reason)
+            remedy = "correct it, or convert it: iconv -f LATIN1 -t UTF-8" if "UTF-8" in line.reason else "correct it"
             raise DataError(f"{name}: line {number:,} {line.reason} ({line.detail}); {remedy}")
         yield line
 

@@ -315,7 +315,7 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
         if not isinstance(value, str) or not value.strip():
             return Problem(f"has no {part}", name)
         if not _encodes(value):
-            return Problem("holds half a character", f"{name}: {part}")
+            return Problem("contains a lone surrogate", f"{name}: {part}")
     answers: list[Answer] = []
     listed = asked.get("answers", ())
     for found in listed if isinstance(listed, list) else (listed,):
@@ -337,7 +337,7 @@ def read_choices(settings: kinds.Choices, file: str) -> Found[Choice]:
         if not isinstance(options, list) or not all(isinstance(each, str) and each.strip() for each in options):
             return Problem("has options that are not a list of texts")
         if not all(map(_encodes, options)):
-            return Problem("holds half a character", "options")
+            return Problem("contains a lone surrogate", "options")
         expected = expected or len(options)
         if len(options) != expected or expected < 2:
             return Problem(f"does not have {max(expected, 2)} options, as the first line has", f"it has {len(options)}")
@@ -401,7 +401,7 @@ def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
     if isinstance(value, str):
         if not value or value.isspace():
             return Problem(f"has an empty {name}")
-        return value if _encodes(value) else Problem("holds half a character", name)
+        return value if _encodes(value) else Problem("contains a lone surrogate", name)
     if name in ("label", "options", "messages"):
         return value
     return Problem(f"has no text at {key}", f"but {type(value).__name__}")

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.layout import Padded
+from regard.blocks.layout import Layout, Padded
 from regard.blocks.settings import Positive
 from regard.data.columns import IGNORED, Batch, Column, Draw, NumberColumn, PairColumn, Selection, Sequences
 from regard.data.examples import Text
@@ -75,7 +75,7 @@ class Masked(TaskSettings):
     the wrong order (order), which the class token predicts; none: they are not pairs."""
     generator: Literal[0] | Positive | None = None
     """Layers of a small generator that fills the hidden tokens. The model then predicts which tokens are not the
-    original ones (Clark et al. 2020: ELECTRA). 0: the model is its own generator and learns both, in two passes. None:
+    original ones (Clark et al. 2020: ELECTRA). 0: the model is its own generator and learns both, in two passes; none:
     it only predicts the hidden tokens."""
     detection: float = Field(default=50.0, gt=0)
     """Weight of the detection of replaced tokens, next to the loss of the generator."""
@@ -106,7 +106,7 @@ class MaskedTask(RawTextTask):
 
     @property
     def trained_heads(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*super().trained_heads, *([self.detector] if self.detector else [])]))
+        return tuple(dict.fromkeys(filter(None, (*super().trained_heads, self.detector))))
 
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
@@ -170,12 +170,11 @@ class MaskedTask(RawTextTask):
         assert isinstance(model, Encoder)
         text = batch.sequences["text"]
         segments = batch.values.get("text.segments") if self.model.segments > 1 else None
-        if self.settings.generator is None:
-            hidden = model(text.tokens, text.layout, segments)
-            chosen = hidden.flatten(0, -2)[batch.values["chosen"]]
-            loss = cross_entropy(model.heads[str(self.head)](chosen), batch.values["labels"], 0.0, model.training)
-        else:
-            hidden, loss = self._detection(model, batch, segments)
+        hidden, head = self._generator(model, text.tokens, text.layout, segments)
+        logits = head(hidden.flatten(0, -2)[batch.values["chosen"]])
+        loss = cross_entropy(logits, batch.values["labels"], 0.0, model.training)
+        if self.detector is not None:
+            hidden, loss = self._detection(model, batch, segments, logits, loss)
         if not self.settings.pairs:
             return loss
         follows = batch.values["follows"]
@@ -185,20 +184,22 @@ class MaskedTask(RawTextTask):
         loss.sums.setdefault("plain", loss.total.detach())
         return both_losses(loss, pairs, "follows")  # a mean over tokens plus a mean over pairs
 
-    def _detection(self, model: Encoder, batch: Batch, segments: Tensor | None) -> tuple[Tensor, Loss]:
-        """The hidden states for a text with tokens of the generator, and the loss of both networks."""
+    def _generator(
+        self, model: Encoder, tokens: Tensor, layout: Layout, segments: Tensor | None = None
+    ) -> tuple[Tensor, nn.Module]:
+        """The hidden states that predict hidden tokens, and the head that reads them."""
+        head = model.heads[str(self.head)]
+        if not isinstance(head, ReplacedHead):
+            return model(tokens, layout, segments), head
+        assert head.generator is not None
+        assert head.masked is not None
+        return head.generator(model.embedding(tokens, layout, segments), layout), head.masked
+
+    def _detection(
+        self, model: Encoder, batch: Batch, segments: Tensor | None, logits: Tensor, loss: Loss
+    ) -> tuple[Tensor, Loss]:
+        """The hidden states for a text with tokens of the generator, and its loss with that of the detection."""
         text, cells, labels = batch.sequences["text"], batch.values["chosen"], batch.values["labels"]
-        head = model.heads[str(self.detector)]
-        assert isinstance(head, ReplacedHead)
-        if head.generator is None or head.masked is None:
-            small, masked = model(text.tokens, text.layout, segments), model.heads[str(self.head)]
-        else:
-            small, masked = (
-                head.generator(model.embedding(text.tokens, text.layout, segments), text.layout),
-                head.masked,
-            )
-        logits = masked(small.flatten(0, -2)[cells])
-        loss = cross_entropy(logits, labels, 0.0, model.training)
         noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log()
         drawn = (logits.detach().float() - noise).argmax(-1)  # Gumbel's way to draw from a softmax
         tokens = text.tokens.flatten()
@@ -207,7 +208,7 @@ class MaskedTask(RawTextTask):
         longer = torch.cat([tokens, tokens[:1]])
         original, replaced = (longer.scatter(0, places, each)[:-1] for each in (labels, drawn))
         hidden = model(replaced.view_as(text.tokens), text.layout, segments)
-        scores = head(hidden).flatten().float()
+        scores = model.heads[str(self.detector)](hidden).flatten().float()
         real = original != self.tokenizers.source.roles.get("pad", -1)
         wrong = (original != replaced) & real
         errors = functional.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction="none")
@@ -250,11 +251,8 @@ class MaskedTask(RawTextTask):
 
     def logits(self, model: Encoder, tokens_BT: Tensor) -> Tensor:
         """The logits over the vocabulary; those of the generator if it has layers of its own."""
-        head, layout = model.heads[str(self.head)], Padded(*tokens_BT.shape)
-        if isinstance(head, ReplacedHead) and head.generator is not None and head.masked is not None:
-            filled: Tensor = head.masked(head.generator(model.embedding(tokens_BT, layout), layout))
-            return filled
-        logits: Tensor = head(model(tokens_BT, layout))
+        hidden, head = self._generator(model, tokens_BT, Padded(*tokens_BT.shape))
+        logits: Tensor = head(hidden)
         return logits
 
 

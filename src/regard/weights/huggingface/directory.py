@@ -47,7 +47,7 @@ def read_pretrained(
         scaling = read_json(directory / PREPROCESSOR)
         values = {key: scaling[key] for key in ("image_mean", "image_std") if key in scaling} | values
     config = Config(values, str(path))
-    # There is no hint for an unknown type: RoBERTa resembles BERT, loads as one and gives wrong results.
+    # The error suggests no similar type: RoBERTa resembles BERT, loads as one and gives wrong results.
     model_type = str(config.values.get("model_type"))
     of_timm = "model_type" not in config.values and isinstance(config.values.get("architecture"), str)
     if not of_timm and model_type not in FAMILIES:

@@ -68,7 +68,7 @@ class Config:
     def architecture(self, known: tuple[str, ...]) -> str:
         """Return the class that saved the weights.
 
-        There is no hint for an unknown name: RobertaModel resembles BertModel, loads as one and gives wrong results.
+        The error suggests no similar name: RobertaModel resembles BertModel, loads as one and gives wrong results.
         """
         names = self.values.get("architectures")
         if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
