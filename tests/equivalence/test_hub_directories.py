@@ -17,6 +17,7 @@ import regard
 from regard.errors import InputError
 from regard.text.tokenizer import TokenizerPair
 from regard.use.translator import Translator
+from regard.weights.convert import convert
 
 pytestmark = pytest.mark.slow
 PROBES = [*TEXTS, *hub.SENTENCES["de"], "Über-natürlich: naïve café № ½ ﬁ", "  two  spaces ", "x\ty", "中文 and ▁ mark"]
@@ -161,5 +162,8 @@ def test_a_classifier_takes_single_texts_and_pairs(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"inputs\[0\] has 3 texts"):
             model.predict(["a\tb\tc"])
     hub.write_weights(theirs, directory, problem_type="multi_label_classification")
-    with pytest.raises(InputError, match=r"several labels \(problem_type\)"):
-        regard.load(directory, "cpu").predict(["a"])
+    convert(directory, tmp_path / "ours", "regard")
+    convert(tmp_path / "ours", tmp_path / "again", "huggingface")
+    for place in (directory, tmp_path / "ours", tmp_path / "again"):
+        with pytest.raises(InputError, match=r"several labels \(problem_type\)"):
+            regard.load(place, "cpu").predict(["a"])

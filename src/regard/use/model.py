@@ -172,6 +172,7 @@ class Loaded:
 
     @property
     def _labels(self) -> dict[Sort, Labels]:
+        """The names of classes in `labels.json`, or else those of a Hugging Face config."""
         return named_labels(self.config) | run_directory.load_labels(self.directory)
 
     def _task_for(self, kind: str) -> Task | None:

@@ -61,10 +61,9 @@ def convert(
     _require_free(source, target, form, force)
     model = load_model(source)
     tokenizers = find_tokenizers(source)
-    tables = read_config(source) if (source / CONFIG).is_file() else {}
-    labels = _labels(source)
+    tables = read_config(source) if (source / CONFIG).is_file() else _stated(source, model)
     if form == "timm":
-        names = {str(number): name for number, name in enumerate(labels.get("label", ()))}
+        names = {str(number): name for number, name in enumerate(_labels(source).get("label", ()))}
         for note in write_pretrained(model, target, {"id2label": names}, timm=True):
             report(note)
     elif form == "huggingface":
@@ -84,11 +83,9 @@ def convert(
         target.mkdir(parents=True, exist_ok=True)
         if tokenizers is not None:
             tokenizers.save(target)
-        if labels:
+        if labels := _labels(source):
             save_labels(labels, target)
         kept = {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)}
-        if isinstance(model.settings, Decoder) and (source / CONFIG_JSON).is_file():
-            kept["generation"] = _stated(source, model.settings, tables)
         save_model(model, target, None if form == "regard" else form, kept)
         listed = [target / name for name in LISTED]
         write_checksums(target, {path.name: checksum(path) for path in listed if path.is_file()})
@@ -135,7 +132,12 @@ def _write_huggingface(
             config["decoder_start_token_id"] = pair.target.role("start")
             config["forced_bos_token_id"] = next(iter(pair.target.opening), None)
     if isinstance(model.settings, Decoder):
-        config |= _stated(source, model.settings, tables)
+        context, position = tables.get("task", {}).get("context"), model.settings.position
+        if context and isinstance(position, Rotary) and position.scaling is None:
+            config["max_position_embeddings"] = context
+        config |= tables.get("generation", {})
+    if "problem_type" in tables:
+        config["problem_type"] = tables["problem_type"]
     labels = _labels(source)
     if names := labels.get("label") or labels.get("tags"):
         config["id2label"] = {str(number): name for number, name in enumerate(names)}
@@ -158,21 +160,19 @@ def _write_huggingface(
 
 
 def _labels(source: Path) -> dict[Sort, Labels]:
-    """The names of classes of a run, or those that the config of a Hugging Face model states."""
+    """The names of classes of a run, or those that the config of a Hugging Face model states, if they all differ."""
     config = read_json(source / CONFIG_JSON) if (source / CONFIG_JSON).is_file() else {}
-    return load_labels(source) or (named_labels(config) if config.get("id2label") else {})
+    stated = named_labels(config) if {"id2label", "label_names"} & {*config} else {}
+    return load_labels(source) or {sort: names for sort, names in stated.items() if len({*names}) == len(names)}
 
 
-def _stated(source: Path, settings: Decoder, tables: Table) -> dict[str, Any]:
-    """What neither settings nor tokenizer hold: the context, and where texts begin and end."""
-    if (source / CONFIG_JSON).is_file():
-        stated = read_json(source / CONFIG_JSON)
-        return {key: stated[key] for key in STATED if stated.get(key) is not None}
-    if "generation" in tables:  # of a Hugging Face model that was converted
-        return dict(tables["generation"])
-    context = tables.get("task", {}).get("context")
-    free = isinstance(settings.position, Rotary) and settings.position.scaling is None
-    return {"max_position_embeddings": context} if free and context else {}
+def _stated(source: Path, model: Model) -> Table:
+    """What neither settings nor tokenizer hold of a Hugging Face model: how it is used, its context, its ends."""
+    config = read_json(source / CONFIG_JSON) if (source / CONFIG_JSON).is_file() else {}
+    found: Table = {"problem_type": config["problem_type"]} if config.get("problem_type") else {}
+    if config and isinstance(model.settings, Decoder):
+        found["generation"] = {key: config[key] for key in STATED if config.get(key) is not None}
+    return found
 
 
 def _template(tokenizer: Tokenizer, model: Model, tables: Table, language: str | None) -> dict[str, Any] | None:

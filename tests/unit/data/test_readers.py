@@ -186,7 +186,7 @@ def test_parallel_jsonl() -> None:
         "1 × is not a JSON object: a.jsonl, line 5",
         "1 × has no key translation.en: a.jsonl, line 6",
         "1 × is not JSON: a.jsonl, line 8",
-        "1 × holds half a character: a.jsonl, line 9",
+        "1 × contains a lone surrogate: a.jsonl, line 9",
     ]
 
 
@@ -388,7 +388,7 @@ def test_questions() -> None:
             "1 × has an answer that is not in its context: a.json, question 3 (q3: 1815)",
             "1 × has an answer without text and answer_start: a.json, question 4 (q4)",
             "1 × has no question: a.json, question 5 (q5)",
-            "1 × holds half a character: a.json, question 6 (q6: question)",
+            "1 × contains a lone surrogate: a.json, question 6 (q6: question)",
         ],
     )
     squad(asked("q1"), context=None)

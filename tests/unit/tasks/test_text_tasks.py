@@ -338,7 +338,7 @@ BAD_DATA: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "a weight below zero": ("classify", {"task.weights": {"x": -1.0}}, ["a b\tx", "c d\ty"], r"^task\.weights\.x \("),
     "unequal tags": ("tag", {"kind": "columns"}, ["one O", "two"], "columns"),
     "options": ("choice", {}, ['{"text": "a", "options": ["b"], "label": 0}'], "options"),
-    "half a character": ("choice", {}, ['{"text": "a", "options": ["b", "\\ud83d"], "label": 0}'], "half a character"),
+    "lone surrogate": ("choice", {}, ['{"text": "a", "options": ["b", "\\ud83d"], "label": 0}'], "lone surrogate"),
     "weights of numbers": ("numbers", {"task.weights": "balanced"}, ["a b\t1", "c d\t2"], r"task\.weights .*classes"),
     "unknown class": ("classify", {"task.weights": {"z": 2.0}}, ["a b\tx", "c d\ty"], "z"),
 }
